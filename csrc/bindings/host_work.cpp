@@ -13,7 +13,7 @@ struct HostWork {
   ob_host_fn fn;
   void* user;
   std::atomic<WorkState> state{WorkState::Offered};
-  std::atomic<int> owners{2};  // the callable, and the trampoline until it has settled
+  std::atomic<int> owners{2};  // the callable, and the trampoline until it is finished
   bool is_repeated = is_repeated_host_work();  // of a captured graph: called once each launch
 };
 
@@ -21,7 +21,7 @@ namespace {
 
 constexpr char kHostWorkCapsule[] = "torch_outboard.host_work";
 
-void complain() {
+void report_dropped_work() {
   if (python_is_gone()) {
     return;
   }
@@ -39,7 +39,7 @@ void drop(HostWork* work) {
     return;
   }
   if (work->state.load() == WorkState::Accepted && !work->is_repeated) {
-    complain();
+    report_dropped_work();
     work->fn(work->user);
   }
   delete work;
@@ -91,7 +91,7 @@ Object make_host_work(ob_host_fn fn, void* user, HostWork** out_work) {
   return Object(PyCFunction_NewEx(&run_method, capsule.get(), nullptr));
 }
 
-ob_status settle_host_work(HostWork* work, ob_status status) {
+ob_status finish_host_work(HostWork* work, ob_status status) {
   WorkState offered = WorkState::Offered;
   const bool has_run =
       !work->state.compare_exchange_strong(offered, status == OB_OK ? WorkState::Accepted : WorkState::Refused);

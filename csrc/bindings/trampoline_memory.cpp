@@ -184,7 +184,7 @@ ob_status on_host_callback(void*, int32_t device, uint64_t stream, ob_host_fn fn
         return callable ? arguments(device, stream, std::move(callable)) : Object();
       },
       nothing);
-  return work ? settle_host_work(work, status) : status;
+  return work ? finish_host_work(work, status) : status;
 }
 
 }  // namespace outboard::bindings::trampoline

@@ -90,7 +90,7 @@ OUTBOARD_API void drain_device(c10::DeviceIndex device);
 OUTBOARD_API void drain_all_devices();
 
 // A function that runs after each wait for a stream or a device, with the device's index. Upper
-// layers use it to settle work and errors that were deferred. It may raise.
+// layers use it to finish work and errors that were deferred. It may raise.
 using AfterWait = void (*)(c10::DeviceIndex device);
 OUTBOARD_API void set_after_wait(AfterWait hook);
 // A function that runs after a device was opened, on the thread that opened it. It may raise.

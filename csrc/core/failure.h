@@ -96,13 +96,13 @@ class GraphRecord;
 // The failure state of one stream.
 struct StreamFailures {
   std::atomic<uint64_t> mark{0};
-  std::atomic<uint64_t> done{0};           // work with a smaller mark has run
-  std::atomic<uint64_t> last_raised{0};           // number of the last failure that the stream has raised itself
-  std::atomic<bool> has_dependencies{false};     // false if `dependencies` is empty
+  std::atomic<uint64_t> done{0};            // work with a smaller mark has run
+  std::atomic<uint64_t> last_raised{0};     // number of the last failure that the stream has raised itself
+  std::atomic<bool> has_dependencies{false};  // false if `dependencies` is empty
   std::atomic<bool> has_driver_work{false};  // such as copies, not queried since
-  std::mutex mutex;                        // guards `dependencies` and `graph_records`; held briefly
-  Dependencies dependencies;                     // the work on which the stream's work depends
-  uint64_t count = 0;                      // the stream's failures; this and the next are under failure's lock
+  std::mutex mutex;                         // guards `dependencies` and `graph_records`; held briefly
+  Dependencies dependencies;                // the work on which the stream's work depends
+  uint64_t count = 0;                       // the stream's failures; this and the next are under failure's lock
   std::vector<Failure> kept;
   std::atomic<StreamRecord*> record{nullptr};  // where kernels write their failures; see core/kernel_failure.h
   std::atomic<bool> has_graph_records{false};  // false if `graph_records` is empty

@@ -131,14 +131,14 @@ c10::intrusive_ptr<c10::ivalue::Future> DistributedWork::getFuture() {
       const std::exception_ptr error = exception_;
       const auto future = future_;
       lock.unlock();
-      settle(*future, error);
+      complete_future(*future, error);
       lock.lock();  // after which the destructor may run, on any thread
     }
   }
   return future_;
 }
 
-void DistributedWork::settle(c10::ivalue::Future& future, const std::exception_ptr& error) const {
+void DistributedWork::complete_future(c10::ivalue::Future& future, const std::exception_ptr& error) const {
   if (error) {
     future.setError(error);
   } else if (Stream* const stream = staging_->out_stream(); stream != nullptr && !results_.empty()) {
@@ -179,9 +179,9 @@ void DistributedWork::complete(std::exception_ptr error) {
     // a thread that collectives need.
     auto self = c10::intrusive_ptr<DistributedWork>::unsafe_reclaim_from_nonowning(this);
     try {
-      waiters_->run([self, future, error] { self->settle(*future, error); });
+      waiters_->run([self, future, error] { self->complete_future(*future, error); });
     } catch (const std::system_error&) {  // no thread can be started
-      settle(*future, error);
+      complete_future(*future, error);
     }
   }
 }

@@ -37,7 +37,7 @@ class DistributedWork final : public c10d::Work {
 
  private:
   void end_recording();
-  void settle(c10::ivalue::Future& future, const std::exception_ptr& error) const;
+  void complete_future(c10::ivalue::Future& future, const std::exception_ptr& error) const;
 
   const Kind& kind_;
   const uint64_t sequence_;

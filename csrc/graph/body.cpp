@@ -56,9 +56,9 @@ void free_retired(memory::Effort effort) {
   if (C10_LIKELY(retired_uses().is_empty() && !idle().has_any.load(std::memory_order_acquire)) || driver_is_gone()) {
     return;
   }
-  memory::SettleResult settled = retired_uses().settle(effort);
-  while (settled.done.head) {
-    Body* body = static_cast<BodyUse*>(settled.done.pop())->body;
+  memory::ProcessedUses processed = retired_uses().process(effort);
+  while (processed.done.head) {
+    Body* body = static_cast<BodyUse*>(processed.done.pop())->body;
     if (body->execution.pending.fetch_sub(1) == 1) {
       add_idle(body);
     }
@@ -69,7 +69,7 @@ void free_retired(memory::Effort effort) {
     list = std::exchange(idle().list, nullptr);
     idle().has_any.store(false);
   }
-  std::exception_ptr error = settled.error;
+  std::exception_ptr error = processed.error;
   while (list) {
     std::unique_ptr<Body> body(list);
     list = body->next_idle;

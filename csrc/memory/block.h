@@ -178,7 +178,7 @@ struct Segment {
 };
 
 // Ask for huge pages. This is a hint: the system may have none.
-inline void ask_for_huge_pages([[maybe_unused]] void* memory, [[maybe_unused]] size_t bytes) noexcept {
+inline void advise_huge_pages([[maybe_unused]] void* memory, [[maybe_unused]] size_t bytes) noexcept {
 #ifdef MADV_HUGEPAGE
   static_cast<void>(madvise(memory, bytes, MADV_HUGEPAGE));
 #endif
@@ -208,7 +208,7 @@ class Slab {
  private:
   static constexpr size_t kChunk = 64;
   static constexpr size_t kHugePage = size_t{2} << 20;
-  static constexpr size_t kManyObjects = 2048;
+  static constexpr size_t kHugePageThreshold = 2048;
 
   struct Chunk {
     T* objects = nullptr;
@@ -232,27 +232,27 @@ class Slab {
   };
 
   void grow() {
-    const bool is_huge = made_ >= kManyObjects;
+    const bool is_huge = object_count_ >= kHugePageThreshold;
     const size_t bytes = is_huge ? kHugePage : kChunk * sizeof(T);
     const size_t count = bytes / sizeof(T);
-    if (free_.capacity() < made_ + count) {
-      free_.reserve(2 * (made_ + count));
+    if (free_.capacity() < object_count_ + count) {
+      free_.reserve(2 * (object_count_ + count));
     }
     chunks_.reserve(chunks_.size() + 1);
     Chunk chunk(bytes, is_huge ? kHugePage : alignof(T));
     if (is_huge) {
-      ask_for_huge_pages(chunk.objects, bytes);
+      advise_huge_pages(chunk.objects, bytes);
     }
     std::uninitialized_value_construct_n(chunk.objects, count);
     chunks_.push_back(std::move(chunk));
-    made_ += count;
+    object_count_ += count;
     for (size_t i = count; i-- > 0;) {
       free_.push_back(&chunks_.back().objects[i]);
     }
   }
   std::vector<Chunk> chunks_;
   std::vector<T*> free_;
-  size_t made_ = 0;
+  size_t object_count_ = 0;
 };
 
 }  // namespace outboard::memory

@@ -189,7 +189,7 @@ void process_deferred(c10::DeviceIndex device) {
   if (driver_is_gone()) {
     return;
   }
-  settle_host_blocks();
+  process_host_blocks();
   heap_of(device).process_deferred();
 }
 

@@ -31,7 +31,7 @@ OUTBOARD_API bool host_address(const c10::DataPtr& ptr, size_t bytes, void** out
 // CUDA's allocator.
 OUTBOARD_API void record_stream(const c10::DataPtr& ptr, Stream& stream);
 
-// Settle device and pinned blocks that were freed with recorded streams, which calls the driver.
+// Process device and pinned blocks that were freed with recorded streams, which calls the driver.
 // Raise failures from this or from a deleter since the last call. Never waits. Call it after each
 // wait for a device or a stream.
 OUTBOARD_API void process_deferred(c10::DeviceIndex device);

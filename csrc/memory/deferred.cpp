@@ -15,7 +15,7 @@
 namespace outboard::memory {
 
 // Free the parked blocks whose uses are done. Return a driver failure that was not reported yet.
-std::exception_ptr DeviceHeap::settle_parked(Effort effort) {
+std::exception_ptr DeviceHeap::process_parked(Effort effort) {
   if (driver_is_gone()) {
     return nullptr;
   }
@@ -26,11 +26,11 @@ std::exception_ptr DeviceHeap::settle_parked(Effort effort) {
     stats_.num_sync_all_streams += effort == Effort::Wait;
     begin(&transit);
   }
-  SettleResult settled = parked_.settle(effort);
+  ProcessedUses processed = parked_.process(effort);
   const Lock lock(mutex_);
-  const bool has_changed = settled.done.head != nullptr;
-  while (!is_closed_ && settled.done.head) {
-    auto* use = static_cast<BlockUse*>(settled.done.pop());
+  const bool has_changed = processed.done.head != nullptr;
+  while (!is_closed_ && processed.done.head) {
+    auto* use = static_cast<BlockUse*>(processed.done.pop());
     Block* block = use->block;
     uses_.give(use);
     block->pending = block->pending - 1;
@@ -39,7 +39,7 @@ std::exception_ptr DeviceHeap::settle_parked(Effort effort) {
     }
   }
   end(&transit, has_changed);
-  return settled.error;
+  return processed.error;
 }
 
 // Fill the blocks that were freed, and return them to their pools. If nothing is queued on a
@@ -50,10 +50,10 @@ std::exception_ptr DeviceHeap::poison_freed() {
   Block* list = nullptr;
   {
     const Lock lock(mutex_);
-    if (C10_LIKELY(unpoisoned_ == nullptr) || driver_is_gone()) {
+    if (C10_LIKELY(unfilled_blocks_ == nullptr) || driver_is_gone()) {
       return nullptr;
     }
-    list = std::exchange(unpoisoned_, nullptr);
+    list = std::exchange(unfilled_blocks_, nullptr);
     begin(&transit);
   }
   const Unobserved unobserved;
@@ -96,7 +96,7 @@ void DeviceHeap::process_deferred() {
     has_uncached = !is_closed_ && has_uncached_;
   }
   if (!is_closed && !parked_.is_empty()) {
-    if (std::exception_ptr error = settle_parked(Effort::Retry)) {
+    if (std::exception_ptr error = process_parked(Effort::Retry)) {
       defer_error(std::move(error));
     }
   }

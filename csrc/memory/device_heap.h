@@ -122,7 +122,7 @@ class DeviceHeap {
   void count_reserved(const SizePool& pool, int64_t bytes);
   void drop_idle_pools(c10::MempoolId_t mempool) noexcept;
   Block* find_block(SizePool& pool, size_t size, size_t requested);
-  Block* carve(Block* block, size_t size, size_t requested, Block* spare) noexcept;
+  Block* allocate_block(Block* block, size_t size, size_t requested, Block* spare) noexcept;
   void free_block(Block* block) noexcept;
   void free_or_poison(Block* block) noexcept;
   Segment* detach_free_segments(SegmentFilter filter) noexcept;
@@ -174,7 +174,7 @@ class DeviceHeap {
   bool wait_for_transits(uint64_t changes);
   // In pressure.cpp.
   [[noreturn]] void raise_out_of_memory(size_t requested, const std::string& refusal);
-  std::exception_ptr settle_parked(Effort effort);
+  std::exception_ptr process_parked(Effort effort);
   std::exception_ptr poison_freed();
 
   const c10::DeviceIndex device_;
@@ -194,12 +194,12 @@ class DeviceHeap {
   std::vector<Route> routes_;
   uint64_t next_route_ = 1;
   Segment* segments_ = nullptr;
-  Segment* unreleased_ = nullptr;  // mem_free failed: not reused, freed again at the next release
+  Segment* free_failed_segments_ = nullptr;  // mem_free failed: not reused, freed again at the next release
   double fraction_ = 1;
   size_t limit_ = std::numeric_limits<size_t>::max();
-  size_t asked_bytes_ = 0;  // requested from the driver by threads that still wait for it
-  Block* unpoisoned_ = nullptr;  // freed, and not yet filled
-  Block* stuck_ranges_ = nullptr;  // mem_unmap failed: unmapped again at the next release
+  size_t in_flight_bytes_ = 0;  // requested from the driver by threads that still wait for it
+  Block* unfilled_blocks_ = nullptr;  // freed, and not yet filled
+  Block* unmap_failed_ranges_ = nullptr;  // mem_unmap failed: unmapped again at the next release
   bool has_uncached_ = false;  // memory was allocated with caching disabled
   Slab<Block> blocks_;
   Slab<BlockUse> uses_;

@@ -136,12 +136,12 @@ Block* DeviceHeap::grow(SizePool& pool, size_t size, size_t requested, std::stri
       const Lock lock(mutex_);
       block = find_unmapped(pool, size, granularity, &bytes);
       if (block) {
-        const size_t reserved = static_cast<size_t>(stats_.reserved_bytes[0].current) + asked_bytes_;
+        const size_t reserved = static_cast<size_t>(stats_.reserved_bytes[0].current) + in_flight_bytes_;
         if (reserved > limit_ || bytes > limit_ - reserved) {
           return nullptr;
         }
         spare = blocks_.take();  // for the remainder of the range, then of the free block
-        asked_bytes_ += bytes;
+        in_flight_bytes_ += bytes;
         begin(&transit);
         remove_unmapped(block);
         block->set_state(BlockState::Transit);
@@ -214,14 +214,14 @@ Block* DeviceHeap::grow(SizePool& pool, size_t size, size_t requested, std::stri
     const ob_status status = unmap(device_, address, bytes);
     lock.lock();
     if (status != OB_OK) {  // the first error is raised; the range stays aside
-      block->ring_next = stuck_ranges_;
-      stuck_ranges_ = block;
+      block->ring_next = unmap_failed_ranges_;
+      unmap_failed_ranges_ = block;
       block = nullptr;
       count_reserved(pool, static_cast<int64_t>(bytes));
       segment.size += bytes;
     }
   }
-  asked_bytes_ -= bytes;
+  in_flight_bytes_ -= bytes;
   if (head) {
     make_free(head);
   }
@@ -306,7 +306,7 @@ bool DeviceHeap::reserve(SizePool& pool, size_t size) {
 // Take the whole free pages of the expandable segments that pass the
 // filter out of the heap, as a list.
 Block* DeviceHeap::detach_free_ranges(SegmentFilter filter) {
-  Block* list = std::exchange(stuck_ranges_, nullptr);
+  Block* list = std::exchange(unmap_failed_ranges_, nullptr);
   const auto add = [&](Block* block) {
     block->ring_next = list;
     list = block;
@@ -401,8 +401,8 @@ size_t DeviceHeap::unmap_ranges(Block* list, std::exception_ptr* out_error) noex
     if (!is_drained) {
       make_free(block);
     } else if (status != OB_OK) {
-      block->ring_next = stuck_ranges_;
-      stuck_ranges_ = block;
+      block->ring_next = unmap_failed_ranges_;
+      unmap_failed_ranges_ = block;
     } else {
       ++released;
       ++stats_.num_device_free;

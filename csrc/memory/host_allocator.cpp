@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Torch's template calls its runtime functions from deleters, which must not throw, and under its
 // mutexes. No driver entry may be called from either. So a block that streams still use is kept
-// from the template until they are done, and memory to be freed is noted. Both are settled in
+// from the template until they are done, and memory to be freed is noted. Both are processed in
 // allocate, in empty_cache and after a wait.
 #include "memory/host_allocator.h"
 
@@ -55,7 +55,7 @@ class HostAllocatorImpl final : public Base {
  public:
   std::pair<void*, void*> allocate(size_t size) override {
     if (uses_.is_pollable()) {
-      settle(Effort::Poll);
+      process_uses(Effort::Poll);
     }
     defer(free_noted(), current_device());
     const std::pair<void*, void*> allocation = Base::allocate(size);
@@ -91,7 +91,7 @@ class HostAllocatorImpl final : public Base {
   }
 
   void empty_cache() override {
-    settle(Effort::Wait);
+    process_uses(Effort::Wait);
     Base::empty_cache();
     {
       const std::lock_guard lock(noted_mutex_);
@@ -123,18 +123,18 @@ class HostAllocatorImpl final : public Base {
 
   // Return blocks to the template once their streams are done. The next process_deferred
   // of a device raises its failure.
-  void settle(Effort effort) {
+  void process_uses(Effort effort) {
     if (driver_is_gone()) {
       return;
     }
-    memory::SettleResult settled = uses_.settle(effort);
-    while (settled.done.head) {
-      const std::unique_ptr<HostUse> use(static_cast<HostUse*>(settled.done.pop()));
+    memory::ProcessedUses processed = uses_.process(effort);
+    while (processed.done.head) {
+      const std::unique_ptr<HostUse> use(static_cast<HostUse*>(processed.done.pop()));
       if (use->block != nullptr && use->block->pending.fetch_sub(1) == 1) {
         release(use->block);
       }
     }
-    defer(std::move(settled.error), settled.failed ? settled.failed->device : current_device());
+    defer(std::move(processed.error), processed.failed ? processed.failed->device : current_device());
   }
 
  private:
@@ -341,8 +341,8 @@ void keep_while_queued(const c10::Storage& storage, Stream& stream) {
                       : "PyTorch does not own that memory: keep it until the process ends.");
 }
 
-void settle_host_blocks() {
-  pinned_allocator().impl_->settle(Effort::Retry);
+void process_host_blocks() {
+  pinned_allocator().impl_->process_uses(Effort::Retry);
 }
 
 void release_host_memory() noexcept {

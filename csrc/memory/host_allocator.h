@@ -46,7 +46,7 @@ OUTBOARD_API void keep_while_queued(const c10::Storage& storage, Stream& stream)
 
 // Record and poll the events of pinned blocks that were freed with recorded streams. Never waits.
 // The next process_deferred of the stream's device raises a failure.
-OUTBOARD_API void settle_host_blocks();
+OUTBOARD_API void process_host_blocks();
 
 // Free cached pinned memory before the driver is destroyed. Live blocks stay.
 OUTBOARD_API void release_host_memory() noexcept;

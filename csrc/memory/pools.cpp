@@ -55,12 +55,12 @@ Block* DeviceHeap::find_block(SizePool& pool, size_t size, size_t requested) {
   // Everything that may throw comes before the first change.
   Block* spare = should_split(pool, block->size(), size, is_expandable) ? blocks_.take() : nullptr;
   pool.index.erase(block);
-  return carve(block, size, requested, spare);
+  return allocate_block(block, size, requested, spare);
 }
 
 // Turn a free block that is in no index into an allocated one. With a spare, the part
 // beyond `size` becomes a free block.
-Block* DeviceHeap::carve(Block* block, size_t size, size_t requested, Block* spare) noexcept {
+Block* DeviceHeap::allocate_block(Block* block, size_t size, size_t requested, Block* spare) noexcept {
   SizePool& pool = *block->pool;
   const size_t type = pool.stat_type();
   const bool was_split = block->is_split();
@@ -173,8 +173,8 @@ void DeviceHeap::free_or_poison(Block* block) noexcept {
     return;
   }
   block->set_state(BlockState::Parked);
-  block->child[0] = unpoisoned_;
-  unpoisoned_ = block;
+  block->child[0] = unfilled_blocks_;
+  unfilled_blocks_ = block;
 }
 
 // Return an allocated or parked block to its pool, joined with its free neighbours.
@@ -477,14 +477,14 @@ std::vector<SegmentInfo> DeviceHeap::snapshot() {
   for (const Segment* segment = segments_; segment; segment = segment->next) {
     add(*segment);
   }
-  for (const Segment* segment = unreleased_; segment; segment = segment->next) {
+  for (const Segment* segment = free_failed_segments_; segment; segment = segment->next) {
     if (segment->is_counted) {
       add(*segment);
     }
   }
   // Memory that the driver did not unmap is still reserved and belongs to no segment:
   // each range is listed as a segment.
-  for (const Block* block = stuck_ranges_; block; block = block->ring_next) {
+  for (const Block* block = unmap_failed_ranges_; block; block = block->ring_next) {
     begin(*block->segment, block->address);
     SegmentInfo& info = result.back();
     info.is_expandable = false;

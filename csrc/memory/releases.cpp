@@ -99,8 +99,8 @@ size_t DeviceHeap::release_cached(SegmentFilter filter) {
     Lock lock(mutex_);
     ranges = detach_free_ranges(filter);  // may throw, before anything else is done
     list = detach_free_segments(filter);
-    while (Segment* segment = unreleased_) {
-      unreleased_ = segment->next;
+    while (Segment* segment = free_failed_segments_) {
+      free_failed_segments_ = segment->next;
       segment->release = Segment::Release::Drained;
       segment->next = list;
       list = segment;
@@ -176,8 +176,8 @@ size_t DeviceHeap::release(Segment* list, Transit* transit, std::exception_ptr* 
       continue;
     }
     if (segment->release == Release::FreeFailed) {
-      segment->next = unreleased_;
-      unreleased_ = segment;
+      segment->next = free_failed_segments_;
+      free_failed_segments_ = segment;
       continue;
     }
     ++released;
@@ -207,7 +207,7 @@ size_t DeviceHeap::release(Segment* list, Transit* transit, std::exception_ptr* 
 void DeviceHeap::empty_cache(c10::MempoolId_t mempool) {
   {
     const Lock lock(mutex_);
-    if (is_closed_ || (!segments_ && !unreleased_)) {
+    if (is_closed_ || (!segments_ && !free_failed_segments_)) {
       return;
     }
   }
@@ -220,7 +220,7 @@ void DeviceHeap::empty_cache(c10::MempoolId_t mempool) {
     }
   };
   attempt(reclaim_memory);
-  if (std::exception_ptr parked = settle_parked(Effort::Wait)) {
+  if (std::exception_ptr parked = process_parked(Effort::Wait)) {
     error = error ? error : std::move(parked);
   }
   if (std::exception_ptr failed = poison_freed()) {
@@ -265,13 +265,13 @@ void DeviceHeap::release_all() noexcept {
     Lock lock(mutex_);
     is_closed_ = true;
     list = std::exchange(segments_, nullptr);
-    while (Segment* segment = unreleased_) {
-      unreleased_ = segment->next;
+    while (Segment* segment = free_failed_segments_) {
+      free_failed_segments_ = segment->next;
       segment->next = list;
       list = segment;
     }
-    unpoisoned_ = nullptr;
-    parked_.forget();  // nothing is queued any more: the parked blocks go with their segments
+    unfilled_blocks_ = nullptr;
+    parked_.drop_all();  // nothing is queued any more: the parked blocks go with their segments
   }
   // The segments' descriptions stay: live blocks still point to them.
   for (const Segment* segment = list; segment; segment = segment->next) {

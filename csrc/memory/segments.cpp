@@ -64,9 +64,9 @@ Block* DeviceHeap::allocate(Stream& stream, size_t bytes) {
     lock.unlock();
     raise_closed(device_);
   }
-  if (C10_UNLIKELY(parked_.is_pollable() || unpoisoned_ != nullptr)) {
+  if (C10_UNLIKELY(parked_.is_pollable() || unfilled_blocks_ != nullptr)) {
     lock.unlock();
-    if (std::exception_ptr error = settle_parked(Effort::Poll)) {
+    if (std::exception_ptr error = process_parked(Effort::Poll)) {
       defer_error(std::move(error));
     }
     if (std::exception_ptr error = poison_freed()) {
@@ -196,7 +196,7 @@ void DeviceHeap::make_room() {
   } catch (...) {
     defer_error(std::current_exception());
   }
-  if (std::exception_ptr error = settle_parked(Effort::Wait)) {
+  if (std::exception_ptr error = process_parked(Effort::Wait)) {
     defer_error(std::move(error));
   }
   if (std::exception_ptr error = poison_freed()) {
@@ -216,15 +216,15 @@ Block* DeviceHeap::add_segment(SizePool& pool, size_t size, size_t requested, st
   const size_t bytes = pool.is_exact ? size : segment_size_for(size);
   {
     const Lock lock(mutex_);
-    const size_t reserved = static_cast<size_t>(stats_.reserved_bytes[0].current) + asked_bytes_;
+    const size_t reserved = static_cast<size_t>(stats_.reserved_bytes[0].current) + in_flight_bytes_;
     if (reserved > limit_ || bytes > limit_ - reserved) {
       return nullptr;
     }
-    asked_bytes_ += bytes;
+    in_flight_bytes_ += bytes;
     begin(&transit);
   }
   const auto finish = [&](bool has_changed) {  // with the lock held
-    asked_bytes_ -= bytes;
+    in_flight_bytes_ -= bytes;
     end(&transit, has_changed);
   };
   std::unique_ptr<Segment> segment;
@@ -263,7 +263,7 @@ Block* DeviceHeap::add_segment(SizePool& pool, size_t size, size_t requested, st
     note(TraceEntry::SEGMENT_ALLOC, segment->address, segment->size, &pool);
     link(segment.release());
     finish(true);
-    return carve(block, size, requested, spare);
+    return allocate_block(block, size, requested, spare);
   } catch (...) {
     if (segment) {
       discard(segment.release());
@@ -337,8 +337,8 @@ void DeviceHeap::discard(Segment* segment) noexcept {
   defer_error(failure_of(status, "mem_free", device_));
   const Lock lock(mutex_);
   ++segment->pool->owner->holders;
-  segment->next = unreleased_;
-  unreleased_ = segment;
+  segment->next = free_failed_segments_;
+  free_failed_segments_ = segment;
 }
 
 void DeviceHeap::report_to_profiler(uint64_t address, int64_t bytes) {

@@ -17,12 +17,12 @@ namespace {
 
 // Return true if waits for the device skip an external stream because a wait for it failed. It is
 // skipped until the user uses it again; an event of ours must not count as such a use.
-bool is_left_out(const Stream& stream) noexcept {
+bool is_skipped(const Stream& stream) noexcept {
   return stream.is_external && !stream.is_made.load(std::memory_order_acquire);
 }
 
 // Return true if the driver waits for all streams of the device, skipped ones included.
-bool waits_for_whole(c10::DeviceIndex device) {
+bool synchronize_whole_device(c10::DeviceIndex device) {
   const NotedCall noted("device_synchronize", device);
   return driver().device_synchronize && !is_capturing_natively() &&
          driver().device_synchronize(driver().self, device) == OB_OK;
@@ -36,20 +36,20 @@ void StreamUses::add(StreamUse* use) noexcept {
   count_.fetch_add(1, std::memory_order_release);
 }
 
-// Make this thread the one that settles, with the uses added since the last visit. Return false if
-// another thread settles, or this thread itself, further up the stack.
+// Make this thread the processing thread, with the uses added since the last visit. Return false
+// if another thread processes, or this thread itself, further up the stack.
 bool StreamUses::enter(Effort effort, UseList* out_added) {
   const auto self = std::this_thread::get_id();
   for (;;) {
     {
       const std::lock_guard lock(mutex_);
-      if (!is_settling_.load()) {
-        is_settling_.store(true);
-        settler_ = self;
+      if (!is_processing_.load()) {
+        is_processing_.store(true);
+        processing_thread_ = self;
         *out_added = std::exchange(added_, {});
         return true;
       }
-      if (effort != Effort::Wait || settler_ == self) {
+      if (effort != Effort::Wait || processing_thread_ == self) {
         return false;
       }
     }
@@ -57,22 +57,22 @@ bool StreamUses::enter(Effort effort, UseList* out_added) {
     const Waiting waiting("event_query", OB_HOST, nullptr,
                           "another thread that is checking which memory is still in use");
     std::unique_lock lock(mutex_);
-    settled_.wait(lock, [this] { return !is_settling_.load(); });
+    processing_ended_.wait(lock, [this] { return !is_processing_.load(); });
   }
 }
 
 void StreamUses::leave() noexcept {
-  size_t stuck = 0;
+  size_t failing = 0;
   for (const Queue& queue : queues_) {
-    stuck += queue.is_failing ? queue.count : 0;
+    failing += queue.is_failing ? queue.count : 0;
   }
   {
     const std::lock_guard lock(mutex_);
-    stuck_.store(stuck);
-    settler_ = {};
-    is_settling_.store(false);
+    failing_count_.store(failing);
+    processing_thread_ = {};
+    is_processing_.store(false);
   }
-  settled_.notify_all();
+  processing_ended_.notify_all();
 }
 
 StreamUses::Queue& StreamUses::queue_of(Stream& stream) {
@@ -86,7 +86,7 @@ StreamUses::Queue& StreamUses::queue_of(Stream& stream) {
 bool StreamUses::record_all(Queue& queue) {
   while (StreamUse* use = queue.unrecorded.head) {
     if (!use->is_recorded) {
-      if (C10_UNLIKELY(capture_of(*queue.stream) != nullptr || is_left_out(*queue.stream))) {
+      if (C10_UNLIKELY(capture_of(*queue.stream) != nullptr || is_skipped(*queue.stream))) {
         return false;
       }
       use->event.record(*queue.stream);
@@ -101,15 +101,15 @@ bool StreamUses::record_all(Queue& queue) {
   return true;
 }
 
-// Move finished uses from the queue to settled->done.
-void StreamUses::advance(Queue& queue, Effort effort, SettleResult* settled) {
+// Move finished uses from the queue to processed->done.
+void StreamUses::advance(Queue& queue, Effort effort, ProcessedUses* processed) {
   const Unobserved unobserved;  // the program does not know what the allocator sees
   const auto finish = [&](UseList& uses) {
     StreamUse* use = uses.pop();
     use->event = Event();
     use->is_recorded = false;
     --queue.count;
-    settled->done.append(use);
+    processed->done.append(use);
   };
   if (queue.is_failing && effort == Effort::Poll) {
     return;
@@ -128,17 +128,17 @@ void StreamUses::advance(Queue& queue, Effort effort, SettleResult* settled) {
       }
       finish(queue.recorded);
     }
-    queue.is_failing = !is_recorded && is_left_out(*queue.stream);  // the caller that waited for it got the error
+    queue.is_failing = !is_recorded && is_skipped(*queue.stream);  // the caller that waited for it got the error
     if (!queue.is_failing) {
       queue.is_reported = false;
       return;
     }
   } catch (...) {
     queue.is_failing = true;
-    if (!queue.is_reported && !settled->error) {
+    if (!queue.is_reported && !processed->error) {
       queue.is_reported = true;
-      settled->error = std::current_exception();
-      settled->failed = queue.stream;
+      processed->error = std::current_exception();
+      processed->failed = queue.stream;
     }
     // The state of the existing events is unknown: the next attempt records new ones.
     for (StreamUse* use = queue.recorded.head; use; use = use->next) {
@@ -147,7 +147,7 @@ void StreamUses::advance(Queue& queue, Effort effort, SettleResult* settled) {
     queue.unrecorded.splice_front(queue.recorded);
   }
   const bool may_drain = effort == Effort::Wait && capture_of(*queue.stream) == nullptr;
-  std::exception_ptr drain_error = settled->error;  // a failure of this stream was reported above
+  std::exception_ptr drain_error = processed->error;  // a failure of this stream was reported above
   if (may_drain && drain(*queue.stream, false, &drain_error)) {
     while (queue.unrecorded.head) {
       finish(queue.unrecorded);
@@ -157,11 +157,11 @@ void StreamUses::advance(Queue& queue, Effort effort, SettleResult* settled) {
   }
 }
 
-SettleResult StreamUses::settle(Effort effort) {
-  SettleResult settled;
+ProcessedUses StreamUses::process(Effort effort) {
+  ProcessedUses processed;
   UseList added;
   if (is_empty() || !enter(effort, &added)) {
-    return settled;
+    return processed;
   }
   try {
     while (added.head) {
@@ -171,21 +171,21 @@ SettleResult StreamUses::settle(Effort effort) {
     }
     for (Queue& queue : queues_) {
       if (queue.count != 0) {
-        advance(queue, effort, &settled);
+        advance(queue, effort, &processed);
       }
     }
   } catch (...) {  // no memory for a queue: the rest is tried again
-    settled.error = std::current_exception();
+    processed.error = std::current_exception();
     const std::lock_guard lock(mutex_);
     added_.splice_front(added);
   }
   size_t finished = 0;
-  for (const StreamUse* use = settled.done.head; use; use = use->next) {
+  for (const StreamUse* use = processed.done.head; use; use = use->next) {
     ++finished;
   }
   count_.fetch_sub(finished);
   leave();
-  return settled;
+  return processed;
 }
 
 bool StreamUses::drain(Stream& stream, bool is_whole_device, std::exception_ptr* out_error) noexcept {
@@ -202,28 +202,28 @@ bool StreamUses::drain(Stream& stream, bool is_whole_device, std::exception_ptr*
   try {
     if (!is_drained) {
       drain_device(stream.device);
-      is_drained = !is_left_out(stream) || waits_for_whole(stream.device);
+      is_drained = !is_skipped(stream) || synchronize_whole_device(stream.device);
     }
   } catch (...) {
     error = error ? error : std::current_exception();
   }
   const std::lock_guard lock(mutex_);
-  const auto entry = std::find(undrained_.begin(), undrained_.end(), &stream);
+  const auto entry = std::find(drain_failed_streams_.begin(), drain_failed_streams_.end(), &stream);
   if (!error) {
-    if (entry != undrained_.end()) {
-      undrained_.erase(entry);
+    if (entry != drain_failed_streams_.end()) {
+      drain_failed_streams_.erase(entry);
     }
-  } else if (entry == undrained_.end() && !*out_error) {
+  } else if (entry == drain_failed_streams_.end() && !*out_error) {
     *out_error = std::move(error);
     try {
-      undrained_.push_back(&stream);
+      drain_failed_streams_.push_back(&stream);
     } catch (const std::bad_alloc&) {  // then it may be reported again
     }
   }
   return is_drained;
 }
 
-void StreamUses::forget() noexcept {
+void StreamUses::drop_all() noexcept {
   const std::lock_guard lock(mutex_);
   const auto drop = [&](UseList& uses) {
     while (uses.head) {
@@ -232,15 +232,15 @@ void StreamUses::forget() noexcept {
     }
   };
   drop(added_);
-  if (is_settling_.load()) {
-    return;  // that thread settles the others
+  if (is_processing_.load()) {
+    return;  // that thread processes the others
   }
   for (Queue& queue : queues_) {
     drop(queue.unrecorded);
     drop(queue.recorded);
     queue.count = 0;
   }
-  stuck_.store(0);
+  failing_count_.store(0);
 }
 
 }  // namespace outboard::memory

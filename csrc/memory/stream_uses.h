@@ -57,14 +57,14 @@ struct UseList {
 // wait, queries failed streams again. Wait waits for all streams.
 enum class Effort { Poll, Retry, Wait };
 
-// The result of settling. The failure was not reported before; the caller must raise it, once.
-struct SettleResult {
+// The result of processing. The failure was not reported before; the caller must raise it, once.
+struct ProcessedUses {
   UseList done;
   std::exception_ptr error;
   Stream* failed = nullptr;  // the stream that failed
 };
 
-// A queue of events for each stream, so that settling queries only the oldest use of each stream.
+// A queue of events for each stream, so that processing queries only the oldest use of each stream.
 // Thread-safe.
 //
 // A stream whose event fails blocks only its own uses. Blocks that it uses are not reused before
@@ -81,15 +81,15 @@ class OUTBOARD_API StreamUses {
   void add(StreamUse* use) noexcept;
 
   bool is_empty() const noexcept { return count_.load(std::memory_order_acquire) == 0; }
-  // Return true if a Poll could settle a use.
+  // Return true if a Poll could finish a use.
   bool is_pollable() const noexcept {
-    return C10_UNLIKELY(!is_empty()) && count_.load() != stuck_.load() && !is_settling_.load();
+    return C10_UNLIKELY(!is_empty()) && count_.load() != failing_count_.load() && !is_processing_.load();
   }
 
-  // Settle uses that are done. Calls the driver: call it with no lock held. One thread settles at a
-  // time; others return at once, except that Wait waits for its turn. Uses of a capturing stream
-  // wait for the end of the capture.
-  SettleResult settle(Effort effort);
+  // Finish uses that are done. Calls the driver: call it with no lock held. One thread processes
+  // at a time; others return at once, except that Wait waits for its turn. Uses of a capturing
+  // stream wait for the end of the capture.
+  ProcessedUses process(Effort effort);
 
   // Wait for the stream. With `is_whole_device`, or if the stream cannot be waited for, wait for
   // its device. Return false if neither succeeds. Store a failure in *out_error, unless it is set
@@ -97,7 +97,7 @@ class OUTBOARD_API StreamUses {
   bool drain(Stream& stream, bool is_whole_device, std::exception_ptr* out_error) noexcept;
 
   // Drop all uses when the device closes and no work is under way.
-  void forget() noexcept;
+  void drop_all() noexcept;
 
  private:
   struct Queue {
@@ -112,20 +112,20 @@ class OUTBOARD_API StreamUses {
   bool enter(Effort effort, UseList* out_added);
   void leave() noexcept;
   Queue& queue_of(Stream& stream);
-  void advance(Queue& queue, Effort effort, SettleResult* settled);
+  void advance(Queue& queue, Effort effort, ProcessedUses* processed);
   static bool record_all(Queue& queue);
 
   std::mutex mutex_;
   // Guarded by mutex_.
   UseList added_;
-  std::vector<Stream*> undrained_;  // streams whose failed drain was reported
-  std::atomic<bool> is_settling_{false};  // read without it
-  std::thread::id settler_;
-  std::condition_variable settled_;
+  std::vector<Stream*> drain_failed_streams_;  // streams whose failed drain was reported
+  std::atomic<bool> is_processing_{false};  // read without it
+  std::thread::id processing_thread_;
+  std::condition_variable processing_ended_;
   std::atomic<size_t> count_{0};
-  std::atomic<size_t> stuck_{0};  // uses of streams that have failed
+  std::atomic<size_t> failing_count_{0};  // uses of streams that have failed
 
-  std::deque<Queue> queues_;  // touched only by the thread that set is_settling_
+  std::deque<Queue> queues_;  // touched only by the thread that set is_processing_
 };
 
 }  // namespace outboard::memory

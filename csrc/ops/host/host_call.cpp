@@ -63,8 +63,8 @@ class KernelWork final : public HostWork {
 
   void hold_written();
   void resolve_lazy_outputs();
-  void settle_outputs();
-  void settle_output(const at::Tensor& output, const at::Tensor& result) const;
+  void copy_results();
+  void copy_result(const at::Tensor& output, const at::Tensor& result) const;
 
   // The written shells of a call with several results. Torch's boxing holds such results by
   // reference while it drops the arguments, so the stack must not be their only owner.
@@ -161,7 +161,7 @@ void zero(const at::Tensor& output) {
 // returned another shape, the call fails, and the next calls of its class wait for their results. A
 // result that the kernel left undefined, because it was not requested, becomes zeros. An out=
 // kernel has written the output's memory already, unless it gave its tensor other strides.
-void KernelWork::settle_output(const at::Tensor& output, const at::Tensor& result) const {
+void KernelWork::copy_result(const at::Tensor& output, const at::Tensor& result) const {
   if (!output.defined()) {
     return;
   }
@@ -184,7 +184,7 @@ void KernelWork::settle_output(const at::Tensor& output, const at::Tensor& resul
   }
 }
 
-void KernelWork::settle_outputs() {
+void KernelWork::copy_results() {
   size_t next = 0;
   for (size_t i = 0; i < op->returned_arg.size(); ++i) {
     if (op->returned_arg[i] >= 0) {
@@ -193,10 +193,10 @@ void KernelWork::settle_outputs() {
     const c10::IValue& returned = stack[i];
     if (returned.isTensorList()) {
       for (const at::Tensor& tensor : returned.toTensorList()) {
-        settle_output(outputs[next++], tensor);
+        copy_result(outputs[next++], tensor);
       }
     } else {
-      settle_output(outputs[next++], returned.isTensor() ? returned.toTensor() : at::Tensor());
+      copy_result(outputs[next++], returned.isTensor() ? returned.toTensor() : at::Tensor());
     }
   }
 }
@@ -237,7 +237,7 @@ void KernelWork::compute() {
     }
     if (!is_waited) {
       resolve_lazy_outputs();
-      settle_outputs();
+      copy_results();
     }
   } catch (...) {
     // Later work in the stream still runs, and must not meet stale memory, such as wild indices.
