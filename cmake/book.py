@@ -19,8 +19,13 @@ from types import ModuleType
 from typing import Any
 
 # The fields of Facts that are a row of csrc/ops/operator/facts.cpp, up to this one, with the enumerations of facts.h.
-LAST_OF_CORE = "on_cpu"
-ENUMERATIONS = {"accepts": "Elements", "judges": "Judges", "warns": "Warns", "layout": "Layout"}
+LAST_OF_CORE = "cpu_operator"
+ENUMERATIONS = {
+    "accepts": "Elements",
+    "checked_values": "CheckedValues",
+    "known_warning": "KnownWarning",
+    "layout": "Layout",
+}
 FUNCTIONS = ("correct",)
 
 

@@ -28,7 +28,7 @@ class ChainKernel final : public c10::OperatorKernel {
  public:
   explicit ChainKernel(Operator& op) : op_(op) {}
   void operator()(const c10::OperatorHandle& handle, c10::DispatchKeySet, torch::jit::Stack* stack) {
-    run_chain(C10_LIKELY(!op_.is_retired.load(std::memory_order_relaxed)) ? op_ : operator_for(handle), stack);
+    run_chain(C10_LIKELY(!op_.is_deregistered.load(std::memory_order_relaxed)) ? op_ : operator_for(handle), stack);
   }
 
  private:
@@ -52,10 +52,11 @@ torch::Library& library_for(const std::string& space) {
 // Raise for an operator that no provider below can run, because torch has kernels for its own
 // devices only.
 void refuse_without_cpu_kernel(const Operator& op, const Call& call) {
-  TORCH_CHECK_NOT_IMPLEMENTED(op.on_cpu().hasComputedKernelForDispatchKey(c10::DispatchKey::CPU) || call.has_sparse(),
-                              op.name, " has no kernel for '", driver_name(),
-                              "', and torch has no CPU kernel to fall back to. Register one with"
-                              " torch_outboard.register_kernel, or use other operators.");
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      op.cpu_handle().hasComputedKernelForDispatchKey(c10::DispatchKey::CPU) || call.has_sparse(), op.name,
+      " has no kernel for '", driver_name(),
+      "', and torch has no CPU kernel to fall back to. Register one with"
+      " torch_outboard.register_kernel, or use other operators.");
 }
 
 void run_by_cpu_kernel(const Call& call, torch::jit::Stack* stack) {

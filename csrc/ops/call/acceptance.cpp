@@ -20,10 +20,10 @@ constexpr size_t kSmallRefusal = 64 << 20;     // of a call that is probably wro
 // zeros holds for all values.
 bool may_be_asked(const Call& call, bool is_refused) {
   const Operator& op = call.op();
-  if (!op.is_torchs || call.has_sparse() || !harmless_elements(op.facts, is_refused) ||
+  if (!op.is_torch_operator || call.has_sparse() || !harmless_elements(op.facts, is_refused) ||
       has_mask(call) ||  // the number of set elements decides which values fit
       (op.is_random && !op.has_generator_arg && !op.facts.is_given_samples) ||  // it draws from the CPU's generator
-      !op.on_cpu().hasComputedKernelForDispatchKey(c10::DispatchKey::CPU)) {
+      !op.cpu_handle().hasComputedKernelForDispatchKey(c10::DispatchKey::CPU)) {
     return false;
   }
   bool result = true;
@@ -64,7 +64,7 @@ void compare(const Call& call, const CallShape& shape, const torch::jit::Stack& 
   if (shape.is_known() && call.op().kind == OpKind::Makes) {
     note_results(call, shape, results);
   } else {
-    call.op().shape_classes.believe(shape.shape_class);
+    call.op().shape_classes.mark_agreed(shape.shape_class);
   }
 }
 
@@ -92,7 +92,7 @@ Acceptance ask_cpu_kernel(const Call& call, const CallShape& shape) {
   }
   if (is_new && is_elementwise(op)) {
     run_on_stand_ins(call, StandIn::Element);
-    op.shape_classes.believe(shape.shape_class);
+    op.shape_classes.mark_agreed(shape.shape_class);
     return Acceptance::Accepted;
   }
   return is_new ? Acceptance::NotAsked : Acceptance::Accepted;

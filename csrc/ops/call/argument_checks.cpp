@@ -66,7 +66,7 @@ void check_promotion(uint8_t written, const Call& call) {
 std::vector<uint8_t> numbers_of(const Operator& op) {
   std::vector<uint8_t> places;
   const auto& declared = op.handle.schema().arguments();
-  for (size_t i = 0; op.is_torchs && i < declared.size(); ++i) {
+  for (size_t i = 0; op.is_torch_operator && i < declared.size(); ++i) {
     const c10::TypePtr type = declared[i].type();
     const bool is_optional = type->kind() == c10::TypeKind::OptionalType;
     if ((is_optional ? type->castRaw<c10::OptionalType>()->getElementType() : type)->kind() ==
@@ -173,7 +173,7 @@ void run_argument_checks(const ArgumentChecks& checks, const Call& call) {
 namespace {
 
 void complete_operator(Operator& op) {
-  op.warns = argument_warnings_of(op.facts.warns);
+  op.issue_known_warning = argument_warnings_of(op.facts.known_warning);
   op.checks = argument_checks(op);
 }
 

@@ -28,7 +28,7 @@ int64_t reduced(const at::Tensor& self, const c10::IValue& dims) {
   return result;
 }
 
-void warn_of_freedom(const Call& call) {
+void warn_degrees_of_freedom(const Call& call) {
   const double correction = call.arg(2).isNone() ? 1 : call.arg(2).toScalar().toDouble();
   if (static_cast<double>(reduced(call.arg(0).toTensor(), call.arg(1))) - correction > 0) {
     return;
@@ -46,7 +46,7 @@ struct NoDraws {
   void operator()(at::TensorIteratorBase&, const std::optional<at::Generator>&) {}
 };
 
-void warn_of_bounds(at::Tensor self, int64_t from, std::optional<int64_t> to) {
+void check_random_bounds(at::Tensor self, int64_t from, std::optional<int64_t> to) {
   constexpr int64_t kExact = 256;  // every floating-point dtype holds integers up to it
   const bool are_exact = from >= -kExact && to.has_value() && *to <= kExact;
   if (at::isFloatingType(self.scalar_type()) && !are_exact) {
@@ -54,15 +54,15 @@ void warn_of_bounds(at::Tensor self, int64_t from, std::optional<int64_t> to) {
   }
 }
 
-void warn_of_two_bounds(const Call& call) {
-  warn_of_bounds(call.arg(0).toTensor(), call.arg(1).toInt(), call.arg(2).toOptional<int64_t>());
+void warn_two_bounds(const Call& call) {
+  check_random_bounds(call.arg(0).toTensor(), call.arg(1).toInt(), call.arg(2).toOptional<int64_t>());
 }
 
-void warn_of_bound(const Call& call) {
-  warn_of_bounds(call.arg(0).toTensor(), 0, call.arg(1).toInt());
+void warn_bound(const Call& call) {
+  check_random_bounds(call.arg(0).toTensor(), 0, call.arg(1).toInt());
 }
 
-void warn_of_bytes(const Call& call) {
+void warn_byte_indices(const Call& call) {
   call.for_each_tensor(1, [](size_t, const at::Tensor& index) {
     if (index.scalar_type() == c10::kByte) {
       TORCH_WARN("indexing with dtype torch.uint8 is now deprecated, please use a dtype torch.bool instead.");
@@ -72,17 +72,17 @@ void warn_of_bytes(const Call& call) {
 
 }  // namespace
 
-ArgumentWarnings argument_warnings_of(Warns warns) {
-  switch (warns) {
-    case Warns::OfFreedom:
-      return warn_of_freedom;
-    case Warns::OfBound:
-      return warn_of_bound;
-    case Warns::OfTwoBounds:
-      return warn_of_two_bounds;
-    case Warns::OfBytes:
-      return warn_of_bytes;
-    case Warns::No:
+ArgumentWarnings argument_warnings_of(KnownWarning known_warning) {
+  switch (known_warning) {
+    case KnownWarning::DegreesOfFreedom:
+      return warn_degrees_of_freedom;
+    case KnownWarning::Bound:
+      return warn_bound;
+    case KnownWarning::TwoBounds:
+      return warn_two_bounds;
+    case KnownWarning::ByteIndices:
+      return warn_byte_indices;
+    case KnownWarning::None:
       break;
   }
   return nullptr;

@@ -13,6 +13,6 @@ class Call;
 using ArgumentWarnings = void (*)(const Call& call);
 
 // Return the function that issues all of an operator's warnings, or null if none is known.
-ArgumentWarnings argument_warnings_of(Warns warns);
+ArgumentWarnings argument_warnings_of(KnownWarning known_warning);
 
 }  // namespace outboard

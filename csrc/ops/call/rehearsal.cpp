@@ -105,7 +105,7 @@ torch::jit::Stack run_on_stand_ins(const Call& call, StandIn stand_in, const Cal
       [&] {
         stack = stand_ins_of(call, stand_in, shape);
         arguments = stack;  // a kernel's results may be references to its arguments, which must outlive the call
-        call.op().on_cpu().redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack);
+        call.op().cpu_handle().redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack);
       },
       /*is_asked=*/true);
   return stack;

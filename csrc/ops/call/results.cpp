@@ -139,7 +139,7 @@ class Adopter {
   at::Tensor adopt_fresh(size_t index, const at::Tensor& result) const {
     for (const auto& [owner, tensor, shell, is_part] : arguments_) {
       if (is_dense_of_ours(tensor) && same_storage(shell, result)) {
-        if (call_.op().is_torchs) {
+        if (call_.op().is_torch_operator) {
           return view_of(tensor, result);  // for example channel_shuffle of nothing
         }
         warn_undeclared(call_, index, owner);
@@ -342,9 +342,9 @@ std::string difference_of(const Operator& op, const CallShape& shape, const torc
 void note_results(const Call& call, const CallShape& shape, const torch::jit::Stack& stack) {
   ShapeClasses& classes = call.op().shape_classes;
   if (const std::string difference = difference_of(call.op(), shape, stack); difference.empty()) {
-    classes.believe(shape.shape_class);
+    classes.mark_agreed(shape.shape_class);
   } else {
-    classes.disbelieve(shape.shape_class, difference);
+    classes.mark_different(shape.shape_class, difference);
   }
 }
 

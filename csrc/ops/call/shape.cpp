@@ -280,7 +280,7 @@ CallShape run_meta(const Call& call) {
   if (op.facts.keeps_shapes) {
     return {};
   }
-  if (op.facts.masks_decide && has_mask(call)) {
+  if (op.facts.has_shape_of_masks && has_mask(call)) {
     CallShape by_data;
     by_data.state = ShapeState::ByData;
     return by_data;
@@ -344,7 +344,7 @@ CallShape shape_without_meta(const Call& call, const std::exception& error) {
   CallShape shape;
   shape.state = ShapeState::Unknown;
   if (kind == MetaFailure::Refusal && ask_about_refusal(call, /*is_refused=*/true) == Acceptance::NotAsked &&
-      call.op().is_torchs) {
+      call.op().is_torch_operator) {
     shape.state = ShapeState::Refused;
     shape.refusal = std::current_exception();
   }
@@ -385,8 +385,8 @@ std::shared_ptr<const CallShape> shape_of(const Call& call) {
 
 bool is_trusted(const Call& call, const CallShape& shape) {
   const ShapeClasses::State state = call.op().shape_classes.state_of(shape.shape_class, shape.is_verified);
-  return shape.is_known() &&
-         (state == ShapeClasses::State::Believed || (state == ShapeClasses::State::Unknown && call.op().is_torchs));
+  return shape.is_known() && (state == ShapeClasses::State::Agreed ||
+                              (state == ShapeClasses::State::Unknown && call.op().is_torch_operator));
 }
 
 std::shared_ptr<const CallShape> accepted_shape_of(const Call& call) {

@@ -182,7 +182,7 @@ void run_on_copies(const Call& call, torch::jit::Stack* stack) {
     if (call.has_sparse()) {
       op.handle.callBoxed(&results);
     } else {
-      op.on_cpu().redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &results);
+      op.cpu_handle().redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &results);
     }
   }
   op.fallback_calls.fetch_add(1, std::memory_order_relaxed);

@@ -117,7 +117,7 @@ HostWork::Owned<KernelWork> KernelWork::make(const Call& call, Stream& stream) {
   Owned<KernelWork> work(pool().take().release());
   work->begin(stream);
   work->op = &call.op();
-  work->target = &call.op().on_cpu();
+  work->target = &call.op().cpu_handle();
   return work;
 }
 
@@ -168,7 +168,7 @@ void KernelWork::copy_result(const at::Tensor& output, const at::Tensor& result)
   if (C10_UNLIKELY(!result.defined() || result.sizes() != output.sizes() ||
                    result.scalar_type() != output.scalar_type())) {
     const std::string difference = shape_difference(output.scalar_type(), output.sizes(), result);
-    op->shape_classes.disbelieve(shape_class, difference);
+    op->shape_classes.mark_different(shape_class, difference);
     if (!result.defined()) {
       return zero(output);
     }
@@ -391,8 +391,8 @@ bool run_queued(const Call& call, const CallShape& shape, torch::jit::Stack* sta
   if (!fill_queued(call, shape, *work, &outputs)) {  // only the thread that runs the work uses its shells from here on
     return false;
   }
-  if (C10_UNLIKELY(op.warns != nullptr)) {
-    op.warns(call);
+  if (C10_UNLIKELY(op.issue_known_warning != nullptr)) {
+    op.issue_known_warning(call);
     work->has_warned = true;
   }
   if (C10_LIKELY(HostWork::queue(std::move(work), op.name.c_str()))) {
@@ -427,7 +427,7 @@ bool run_and_compare(const Call& call, const CallShape& shape, torch::jit::Stack
     return false;
   }
   ShapeClasses& classes = call.op().shape_classes;
-  if (classes.state_of(shape.shape_class, shape.is_verified) == ShapeClasses::State::Waits) {
+  if (classes.state_of(shape.shape_class, shape.is_verified) == ShapeClasses::State::Different) {
     classes.count_wait(shape.shape_class);
   } else {
     note_results(call, shape, *stack);

@@ -49,20 +49,20 @@ Facts completed(Facts facts, const Facts& general) {
   complete(&Facts::checks_all_in_meta);
   complete(&Facts::is_given_samples);
   complete(&Facts::has_bounds);
-  complete(&Facts::masks_decide);
+  complete(&Facts::has_shape_of_masks);
   complete(&Facts::is_composed_first);
   complete(&Facts::misreads_expanded);
   complete(&Facts::raises_at_call);
   complete(&Facts::accepts);
-  complete(&Facts::judges);
-  complete(&Facts::warns);
+  complete(&Facts::checked_values);
+  complete(&Facts::known_warning);
   complete(&Facts::layout);
   complete(&Facts::like);
-  complete(&Facts::laid_out);
-  complete(&Facts::drops_at);
+  complete(&Facts::layout_count);
+  complete(&Facts::dropout_argument);
   complete(&Facts::correct);
-  complete(&Facts::written_in_secret);
-  complete(&Facts::on_cpu);
+  complete(&Facts::undeclared_writes);
+  complete(&Facts::cpu_operator);
   return facts;
 }
 
@@ -92,7 +92,7 @@ Facts facts_of(const c10::OperatorName& name) {
   if (base.ends_with('_') && !base.ends_with("__")) {
     if (const FactsRow* row = row_of(std::string_view(base).substr(0, base.size() - 1))) {
       facts.accepts = row->facts.accepts;
-      facts.judges = row->facts.judges;
+      facts.checked_values = row->facts.checked_values;
       facts.row = facts.row.empty() ? row->op : facts.row;
     }
   }
@@ -111,7 +111,7 @@ std::vector<std::string> described(const Facts& facts) {
   add(facts.has_shape_of_scalars, "its scalar arguments decide the result's shape");
   add(facts.checks_all_in_meta, "the meta kernel performs all checks of the CPU kernel");
   add(facts.is_given_samples, "it draws no random numbers itself: an argument contains them");
-  add(facts.masks_decide, "if an index is a mask, its values decide the result's shape");
+  add(facts.has_shape_of_masks, "if an index is a mask, its values decide the result's shape");
   add(facts.is_composed_first, "a composition of other operators is tried before a plan");
   add(facts.misreads_expanded, "the CPU kernel reads past the end of expanded tensors, so it gets a copy");
   add(facts.raises_at_call, "it checks values and raises at the call, so the caller waits");
@@ -119,22 +119,22 @@ std::vector<std::string> described(const Facts& facts) {
       "shapes are inferred by running the CPU kernel on ones, because it refuses zeros");
   add(facts.accepts == Elements::Identities,
       "shapes are inferred by running the CPU kernel on identity matrices, because it needs matrices of full rank");
-  add(facts.judges != Judges::Nothing,
+  add(facts.checked_values != CheckedValues::Nothing,
       "the CPU kernel checks values, so shapes are not inferred by running it on stand-ins");
-  add(facts.warns != Warns::No, "it warns at the call: csrc/ops/call/known_warnings.cpp");
+  add(facts.known_warning != KnownWarning::None, "it warns at the call: csrc/ops/call/known_warnings.cpp");
   add(facts.layout == Layout::Contiguous, "its results are contiguous, whatever the meta kernel returns");
   add(facts.layout == Layout::Like, "its results have the layout of an argument");
   add(facts.layout == Layout::Suggested, "its results follow the memory format of an argument");
-  add(facts.drops_at != 0, "only the provider of the forward operator knows which elements were dropped");
+  add(facts.dropout_argument != 0, "only the provider of the forward operator knows which elements were dropped");
   add(facts.correct != nullptr, "its results' shapes are corrected: csrc/ops/operator/shape_corrections.cpp");
-  add(!facts.written_in_secret.empty(),
-      "it writes " + std::string(facts.written_in_secret) + ", which its schema does not declare");
-  add(!facts.on_cpu.empty(), "on the CPU, " + std::string(facts.on_cpu) + " computes it");
+  add(!facts.undeclared_writes.empty(),
+      "it writes " + std::string(facts.undeclared_writes) + ", which its schema does not declare");
+  add(!facts.cpu_operator.empty(), "on the CPU, " + std::string(facts.cpu_operator) + " computes it");
   return words;
 }
 
-bool writes_in_secret(const Facts& facts, std::string_view argument) {
-  for (std::string_view rest = facts.written_in_secret; !rest.empty();) {
+bool is_undeclared_write(const Facts& facts, std::string_view argument) {
+  for (std::string_view rest = facts.undeclared_writes; !rest.empty();) {
     const std::string_view name = rest.substr(0, rest.find(' '));
     if (name == argument) {
       return true;

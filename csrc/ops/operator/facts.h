@@ -31,7 +31,7 @@ enum class Elements : uint8_t { Zeros, Ones, Identities };
 
 // Values of a call that the CPU kernel checks depending on sizes, so that it cannot be tried on
 // stand-ins.
-enum class Judges : uint8_t {
+enum class CheckedValues : uint8_t {
   Nothing,
   Sums,  // a call that is wrong whatever its values may still be tried
   Values
@@ -46,7 +46,7 @@ enum class Layout : uint8_t {
 };
 
 // Warnings of the CPU kernel that can be predicted from the arguments: ops/call/known_warnings.cpp.
-enum class Warns : uint8_t { No, OfFreedom, OfBound, OfTwoBounds, OfBytes };
+enum class KnownWarning : uint8_t { None, DegreesOfFreedom, Bound, TwoBounds, ByteIndices };
 
 struct Facts {
   // The CPU kernel returns other shapes than the meta kernel, so only running it reveals them.
@@ -63,7 +63,7 @@ struct Facts {
   // Its integer arguments are bounds of random numbers and do not affect shapes.
   bool has_bounds = false;
   // If an index is a mask, the result's shape depends on the mask's values.
-  bool masks_decide = false;
+  bool has_shape_of_masks = false;
   // Compose the operator from others before trying a plan: a plan for many tensors would need one
   // launch per tensor, and no plan can wait for values.
   bool is_composed_first = false;
@@ -75,21 +75,21 @@ struct Facts {
   // Stand-in elements that the CPU kernel accepts in its arguments. An in-place form uses the
   // functional form's.
   Elements accepts = Elements::Zeros;
-  Judges judges = Judges::Nothing;
-  Warns warns = Warns::No;
+  CheckedValues checked_values = CheckedValues::Nothing;
+  KnownWarning known_warning = KnownWarning::None;
   Layout layout = Layout::AsMeta;
   uint8_t like = 0;  // the argument that suggests the layout
-  uint8_t laid_out = 1;  // the number of leading results to which the layout applies
+  uint8_t layout_count = 1;  // the number of leading results to which the layout applies
   // The argument with the dropout probability of the operator or of its forward operator. Only the
   // provider of the forward call can determine which numbers were dropped.
-  uint8_t drops_at = 0;
+  uint8_t dropout_argument = 0;
   // Corrects the shape of a call.
   void (*correct)(const Operator& op, const torch::jit::Stack& arguments, CallShape& shape) = nullptr;
   // Names, separated by blanks, of arguments that the operator writes although the schema, which
   // predates alias annotations, does not declare it.
-  std::string_view written_in_secret;
+  std::string_view undeclared_writes;
   // The operator whose CPU kernel is used instead, if torch has no CPU kernel for this operator.
-  std::string_view on_cpu;
+  std::string_view cpu_operator;
   std::string_view row;  // the name of the row in the book
 };
 
@@ -103,13 +103,13 @@ OUTBOARD_API std::span<const std::pair<std::string_view, std::string_view>> kern
 std::vector<std::string> described(const Facts& facts);
 
 // Return true if the operator writes the argument, and its schema does not declare it.
-bool writes_in_secret(const Facts& facts, std::string_view argument);
+bool is_undeclared_write(const Facts& facts, std::string_view argument);
 
 // Return the elements that the CPU kernel accepts; none if the accepted values depend on sizes. A
 // call that is wrong whatever its values (`is_refused`) may also be tried with values that do not
 // match its sizes.
 inline std::optional<Elements> harmless_elements(const Facts& facts, bool is_refused = false) {
-  if (facts.judges == Judges::Values || (facts.judges == Judges::Sums && !is_refused)) {
+  if (facts.checked_values == CheckedValues::Values || (facts.checked_values == CheckedValues::Sums && !is_refused)) {
     return std::nullopt;
   }
   return facts.accepts;

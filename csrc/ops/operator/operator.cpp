@@ -65,17 +65,17 @@ bool writes_in_place_only(const c10::FunctionSchema& schema) {
 // Return how a constant enters the signature. A `Scalar` decides a dtype by its category; its value
 // decides a shape for a few operators. A float decides neither in torch's operators. A custom
 // operator may do anything, except with arguments that it only writes.
-Decides decides(const Facts& facts, const c10::Argument& argument, bool is_torchs, bool is_in_place) {
+Decides decides(const Facts& facts, const c10::Argument& argument, bool is_torch_operator, bool is_in_place) {
   switch (without_optional(argument.real_type())->kind()) {
     case c10::TypeKind::NumberType:
-      return (is_torchs ? facts.has_shape_of_scalars : !is_in_place) ? Decides::Value : Decides::Category;
+      return (is_torch_operator ? facts.has_shape_of_scalars : !is_in_place) ? Decides::Value : Decides::Category;
     case c10::TypeKind::FloatType:
-      return is_torchs || is_in_place ? Decides::Presence : Decides::Value;
+      return is_torch_operator || is_in_place ? Decides::Presence : Decides::Value;
     case c10::TypeKind::IntType:
     case c10::TypeKind::SymIntType:
       // An invalid dimension raises for some tensors, also in place;
       // bounds of random numbers do not.
-      return (is_in_place && !is_torchs) || facts.has_bounds ? Decides::Presence : Decides::Value;
+      return (is_in_place && !is_torch_operator) || facts.has_bounds ? Decides::Presence : Decides::Value;
     default:
       return Decides::Value;
   }
@@ -115,17 +115,17 @@ OperatorTable& table() {
   return *operators;
 }
 
-bool is_torchs_own(const c10::OperatorName& name) {
+bool is_in_torch_namespace(const c10::OperatorName& name) {
   return name.name.rfind("aten::", 0) == 0;
 }
 
 // Retires an operator that is deregistered. Called under the dispatcher's lock, which is never
 // requested with the table's held.
-class Retirement final : public c10::OpRegistrationListener {
+class DeregistrationListener final : public c10::OpRegistrationListener {
  public:
   void onOperatorRegistered(const c10::OperatorHandle&) override {}
   void onOperatorDeregistered(const c10::OperatorHandle& op) override {
-    if (is_torchs_own(op.operator_name())) {
+    if (is_in_torch_namespace(op.operator_name())) {
       return;  // at exit
     }
     std::lock_guard lock(table().mutex);
@@ -133,8 +133,8 @@ class Retirement final : public c10::OpRegistrationListener {
     if (it == table().operators.end()) {
       return;
     }
-    it->second->retired_schema = toString(op.schema());
-    it->second->is_retired.store(true, std::memory_order_relaxed);
+    it->second->deregistered_schema = toString(op.schema());
+    it->second->is_deregistered.store(true, std::memory_order_relaxed);
     table().retired.push_back(std::move(it->second));
     table().operators.erase(it);
   }
@@ -145,7 +145,7 @@ class Retirement final : public c10::OpRegistrationListener {
 void inherit_native(Operator& op) {
   for (auto it = table().retired.rbegin(); it != table().retired.rend(); ++it) {
     if ((*it)->name == op.name) {
-      if ((*it)->retired_schema == toString(op.handle.schema())) {
+      if ((*it)->deregistered_schema == toString(op.handle.schema())) {
         op.native.store((*it)->native.load(), std::memory_order_release);
       }
       return;
@@ -156,7 +156,7 @@ void inherit_native(Operator& op) {
 // Keep an operator's entry in the dispatcher. Queued calls and plans hold it, and the dispatcher
 // frees it with its last registration. Ours keeps it, at a key that no call of the device has.
 void keep_entry(const c10::OperatorName& name) {
-  if (is_torchs_own(name)) {
+  if (is_in_torch_namespace(name)) {
     return;
   }
   {
@@ -184,7 +184,7 @@ WaitCounts& wait_counts() {
 Operator::Operator(const c10::OperatorHandle& operator_handle)
     : handle(operator_handle),
       name(toString(operator_handle.operator_name())),
-      is_torchs(is_torchs_own(operator_handle.operator_name())),
+      is_torch_operator(is_in_torch_namespace(operator_handle.operator_name())),
       facts(facts_of(operator_handle.operator_name())) {
   const c10::FunctionSchema& schema = handle.schema();
   const MetaKernel meta = meta_kernel_of(handle.operator_name());
@@ -194,10 +194,10 @@ Operator::Operator(const c10::OperatorHandle& operator_handle)
   for (const c10::Argument& argument : schema.arguments()) {
     ArgInfo info;
     info.kind = kind_of(argument.type());
-    info.decides = decides(facts, argument, is_torchs, is_in_place);
+    info.decides = decides(facts, argument, is_torch_operator, is_in_place);
     info.is_written =
-        (argument.alias_info() && argument.alias_info()->isWrite()) || writes_in_secret(facts, argument.name());
-    info.is_output = is_torchs && argument.kwarg_only() && info.is_written && info.kind == ArgKind::Tensor;
+        (argument.alias_info() && argument.alias_info()->isWrite()) || is_undeclared_write(facts, argument.name());
+    info.is_output = is_torch_operator && argument.kwarg_only() && info.is_written && info.kind == ArgKind::Tensor;
     info.may_be_on_cpu = info.kind == ArgKind::OptionalTensorList;
     has_generator_arg |= info.kind == ArgKind::Generator;
     args.push_back(info);
@@ -223,7 +223,7 @@ Operator::Operator(const c10::OperatorHandle& operator_handle)
       kind = OpKind::Makes;
     }
   }
-  if (facts.has_misleading_meta || (handle.hasTag(at::Tag::dynamic_output_shape) && !facts.masks_decide)) {
+  if (facts.has_misleading_meta || (handle.hasTag(at::Tag::dynamic_output_shape) && !facts.has_shape_of_masks)) {
     kind = OpKind::Waits;
     returns_sizes = false;
   }
@@ -243,7 +243,7 @@ void complete_operators_with(void (*complete)(Operator& op)) {
 }
 
 const Operator* Operator::functional_form() const {
-  std::call_once(looked_for_functional_, [this] {
+  std::call_once(functional_once_, [this] {
     const FormGroup forms = find_forms(handle);
     if (forms.functional && forms.functional->operator_name() != handle.operator_name()) {
       functional_ = &operator_for(*forms.functional);
@@ -252,12 +252,12 @@ const Operator* Operator::functional_form() const {
   return functional_;
 }
 
-const c10::OperatorHandle& Operator::found_on_cpu() const {
-  std::call_once(looked_on_cpu_, [this] {
+const c10::OperatorHandle& Operator::find_cpu_handle() const {
+  std::call_once(cpu_handle_once_, [this] {
     const bool is_itself = handle.hasKernelForDispatchKey(c10::DispatchKey::CPU);
-    on_cpu_ = is_itself ? handle : operator_named(std::string(facts.on_cpu)).handle;
+    cpu_handle_ = is_itself ? handle : operator_named(std::string(facts.cpu_operator)).handle;
   });
-  return *on_cpu_;
+  return *cpu_handle_;
 }
 
 Operator& operator_named(const std::string& name, const char* overload) {
@@ -270,7 +270,7 @@ bool has_native(const Operator& op) {
 
 Operator& operator_for(const c10::OperatorHandle& handle) {
   static const auto* listener = new c10::RegistrationHandleRAII(
-      c10::Dispatcher::singleton().addRegistrationListener(std::make_unique<Retirement>()));
+      c10::Dispatcher::singleton().addRegistrationListener(std::make_unique<DeregistrationListener>()));
   static_cast<void>(listener);
   {
     std::lock_guard lock(table().mutex);

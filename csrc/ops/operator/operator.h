@@ -59,7 +59,7 @@ struct Operator {
 
   c10::OperatorHandle handle;
   std::string name;  // "aten::add.Tensor"
-  bool is_torchs;  // whether it is in the namespace aten
+  bool is_torch_operator;  // whether it is in the namespace aten
   Facts facts;     // beyond its schema
   OpKind kind;
   c10::SmallVector<ArgInfo, 8> args;
@@ -81,17 +81,20 @@ struct Operator {
   const Operator* functional_form() const;
 
   // Return the operator whose CPU kernel computes this operator: usually the operator itself.
-  const c10::OperatorHandle& on_cpu() const { return C10_LIKELY(facts.on_cpu.empty()) ? handle : found_on_cpu(); }
+  const c10::OperatorHandle& cpu_handle() const {
+    return C10_LIKELY(facts.cpu_operator.empty()) ? handle : find_cpu_handle();
+  }
 
   // The meta kernel in C++. If null, use the dispatcher's, which may be in Python.
   const c10::KernelFunction* meta_kernel = nullptr;
   bool is_structured = false;  // the CPU kernel checks shapes with this same function
-  std::atomic<bool> is_retired{false};
-  std::string retired_schema;
+  std::atomic<bool> is_deregistered{false};
+  std::string deregistered_schema;
   SignatureCache signatures;
   ShapeClasses shape_classes;
   std::atomic<const NativeRoute*> native{nullptr};  // ops/native/native.h
-  void (*warns)(const Call& call) = nullptr;  // ops/call/known_warnings.h; null if no warning of it is known
+  void (*issue_known_warning)(const Call& call) =
+      nullptr;  // ops/call/known_warnings.h; null if no warning of it is known
   std::shared_ptr<const ArgumentChecks> checks;  // ops/call/argument_checks.h; null if there are none
   std::atomic<ProviderMemory*> recipes{
       nullptr};  // ops/planned/recipes.h; made at the first call; owned by the operator
@@ -102,12 +105,12 @@ struct Operator {
   std::atomic<uint64_t> fallback_calls{0};
 
  private:
-  const c10::OperatorHandle& found_on_cpu() const;
+  const c10::OperatorHandle& find_cpu_handle() const;
 
-  mutable std::once_flag looked_for_functional_;
+  mutable std::once_flag functional_once_;
   mutable const Operator* functional_ = nullptr;
-  mutable std::once_flag looked_on_cpu_;
-  mutable std::optional<c10::OperatorHandle> on_cpu_;
+  mutable std::once_flag cpu_handle_once_;
+  mutable std::optional<c10::OperatorHandle> cpu_handle_;
 };
 
 // Return the operator of a handle. Created on first use; lives as long as the process. If an

@@ -13,23 +13,23 @@ ShapeClasses::State ShapeClasses::look_up(uint64_t shape_class) {
   return it != classes_.end() ? it->second.state : State::Unknown;
 }
 
-void ShapeClasses::believe(uint64_t shape_class) {
+void ShapeClasses::mark_agreed(uint64_t shape_class) {
   const std::lock_guard lock(mutex_);
   if (classes_.size() < kMaxClasses) {
     Class& known = classes_[shape_class];
     if (known.state == State::Unknown) {
-      known.state = State::Believed;
+      known.state = State::Agreed;
     }
   }
 }
 
-void ShapeClasses::disbelieve(uint64_t shape_class, const std::string& difference) {
+void ShapeClasses::mark_different(uint64_t shape_class, const std::string& difference) {
   const std::lock_guard lock(mutex_);
   // These classes are few and must not be evicted. Only the number of classes in a program bounds
   // them.
   Class& known = classes_[shape_class];
-  if (known.state != State::Waits) {
-    known.state = State::Waits;
+  if (known.state != State::Different) {
+    known.state = State::Different;
     known.difference = difference;
   }
   has_exceptions_.store(true, std::memory_order_relaxed);
@@ -42,11 +42,11 @@ void ShapeClasses::count_wait(uint64_t shape_class) {
   }
 }
 
-std::vector<ShapeClasses::Row> ShapeClasses::disbelieved() {
+std::vector<ShapeClasses::Row> ShapeClasses::different_classes() {
   const std::lock_guard lock(mutex_);
   std::vector<Row> rows;
   for (const auto& [key, known] : classes_) {
-    if (known.state == State::Waits) {
+    if (known.state == State::Different) {
       rows.push_back({known.difference, known.waits});
     }
   }
@@ -65,7 +65,7 @@ std::string shape_difference(c10::ScalarType dtype, c10::IntArrayRef sizes, cons
 std::vector<ShapeDisagreement> shape_disagreements() {
   std::vector<ShapeDisagreement> result;
   for_each_operator([&](Operator& op) {
-    for (ShapeClasses::Row& row : op.shape_classes.disbelieved()) {
+    for (ShapeClasses::Row& row : op.shape_classes.different_classes()) {
       result.push_back({op.name, std::move(row.difference), row.waits});
     }
   });

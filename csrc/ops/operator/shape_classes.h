@@ -22,20 +22,20 @@ namespace outboard {
 
 class ShapeClasses {
  public:
-  enum class State : uint8_t { Unknown, Believed, Waits };
+  enum class State : uint8_t { Unknown, Agreed, Different };
 
   // Return the class's state. With `is_verified`, only check whether the class has disagreed since.
   State state_of(uint64_t shape_class, bool is_verified) {
     if (is_verified && !has_exceptions_.load(std::memory_order_relaxed)) {
-      return State::Believed;
+      return State::Agreed;
     }
     const State state = look_up(shape_class);
-    return is_verified && state == State::Unknown ? State::Believed : state;
+    return is_verified && state == State::Unknown ? State::Agreed : state;
   }
-  void believe(uint64_t shape_class);
+  void mark_agreed(uint64_t shape_class);
   // Stop trusting the class. `difference` states the results of the meta kernel and the CPU kernel;
   // the class keeps only its first difference.
-  void disbelieve(uint64_t shape_class, const std::string& difference);
+  void mark_different(uint64_t shape_class, const std::string& difference);
   // Count a call that waits because of its class.
   void count_wait(uint64_t shape_class);
 
@@ -43,7 +43,7 @@ class ShapeClasses {
     std::string difference;
     uint64_t waits;
   };
-  std::vector<Row> disbelieved();
+  std::vector<Row> different_classes();
 
  private:
   struct Class {

@@ -58,7 +58,7 @@ void lay_out(const Facts& facts, const torch::jit::Stack& arguments, CallShape& 
   const at::MemoryFormat format = facts.layout == Layout::Suggested
                                       ? arguments[facts.like].toTensor().suggest_memory_format()
                                       : at::MemoryFormat::Contiguous;
-  for (size_t i = 0; i < std::min<size_t>(facts.laid_out, shape.outputs.size()); ++i) {
+  for (size_t i = 0; i < std::min<size_t>(facts.layout_count, shape.outputs.size()); ++i) {
     set_format(shape.outputs[i], format);
   }
 }

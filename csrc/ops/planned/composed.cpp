@@ -152,7 +152,7 @@ std::optional<Indices> without_masks(const at::Tensor& self, const Indices& indi
 std::optional<Indices> replaced_masks(const Call& call, const at::Tensor& self) {
   std::optional<Indices> indices;
   if (has_mask(call) && (indices = without_masks(self, call.arg(1).to<Indices>()))) {
-    call.op().warns(call);
+    call.op().issue_known_warning(call);
   }
   return indices;
 }

@@ -35,12 +35,12 @@ class Depth {
 bool has_shapes(const Call& call) {
   const Operator& op = call.op();
   return (op.kind == OpKind::Makes || op.kind == OpKind::Writes || op.returns_sizes) &&
-         !(op.facts.masks_decide && has_mask(call));
+         !(op.facts.has_shape_of_masks && has_mask(call));
 }
 
 // Return true for a call in which the driver's own kernel may drop numbers, and for its gradients.
 bool may_be_dropped_natively(const Call& call) {
-  const size_t place = call.op().facts.drops_at;
+  const size_t place = call.op().facts.dropout_argument;
   if (place == 0 || call.arg(place).toDouble() == 0) {
     return false;
   }
@@ -103,7 +103,7 @@ bool run_known(const Call& call, torch::jit::Stack* stack, PlannedCallPtr* out_r
   OperatorRecipes& known = OperatorRecipes::of(call.op());
   const PlannedKey key = known.key_of(call);
   std::shared_ptr<const PlannedCall> planned;
-  bool has_warned = call.op().warns == nullptr;
+  bool has_warned = call.op().issue_known_warning == nullptr;
   Outcome outcome = Outcome::Dropped;
   while (outcome == Outcome::Dropped) {
     planned = known.find(key);
@@ -120,7 +120,7 @@ bool run_known(const Call& call, torch::jit::Stack* stack, PlannedCallPtr* out_r
     }
     planned->group->was_used.store(true, std::memory_order_relaxed);
     if (C10_UNLIKELY(!std::exchange(has_warned, true))) {
-      call.op().warns(call);
+      call.op().issue_known_warning(call);
     }
     outcome = run_or_drop(known, *planned, call, stack);
   }

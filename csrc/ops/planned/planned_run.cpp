@@ -187,7 +187,7 @@ bool check_returns(const FlatCall& flat, const kernels::Plan& plan, const std::v
   const std::shared_ptr<const CallShape> shape = shape_of(call);
   const bool is_believed =
       shape->is_known() &&
-      call.op().shape_classes.state_of(shape->shape_class, shape->is_verified) != ShapeClasses::State::Waits;
+      call.op().shape_classes.state_of(shape->shape_class, shape->is_verified) != ShapeClasses::State::Different;
   size_t next = 0;
   for (const PlanReturn& returned : plan.returns()) {
     next += returned.buffers.empty() && !returned.is_list ? 1 : 0;

@@ -336,7 +336,7 @@ OPERATORS = (
     ),
     Operator("aten::lerp", computed=Numbers(_lerp, ("weight",)), facts=Facts(bad_dtypes={"self": "has_integral_type"})),
     Operator("aten::log_sigmoid_backward", facts=Facts(layout="like")),
-    Operator("aten::log_sigmoid_forward", facts=Facts(layout="contiguous", laid_out=2)),
+    Operator("aten::log_sigmoid_forward", facts=Facts(layout="contiguous", layout_count=2)),
     Operator("aten::log_sigmoid_forward.default", facts=Facts(shape_rule="log_sigmoid_forward")),
     Operator("aten::logical_and.out aten::logical_or.out aten::logical_xor.out", facts=Facts(shape_rule="binary_out")),
     Operator("aten::logical_not.out", facts=Facts(shape_rule="unary_out")),

@@ -14,6 +14,6 @@ OPERATORS = (
         "aten::_validate_sparse_bsc_tensor_args aten::_validate_sparse_bsr_tensor_args "
         "aten::_validate_sparse_compressed_tensor_args "
         "aten::_validate_sparse_csc_tensor_args aten::_validate_sparse_csr_tensor_args",
-        facts=Facts(judges="values"),
+        facts=Facts(checked_values="values"),
     ),
 )

@@ -25,7 +25,10 @@ def _attention_backward(*arguments: Any) -> Any:
 OPERATORS = (
     Operator("aten::_scaled_dot_product_flash_attention_for_cpu", facts=Facts(correct="correct_flash_attention")),
     # torch registers it for the CPU only to report that a device must implement it.
-    Operator("aten::_scaled_dot_product_fused_attention_overrideable", facts=Facts(judges="values", drops_at=4)),
+    Operator(
+        "aten::_scaled_dot_product_fused_attention_overrideable",
+        facts=Facts(checked_values="values", dropout_argument=4),
+    ),
     Operator(
         "aten::_scaled_dot_product_fused_attention_overrideable.default",
         template="attention:forward",
@@ -34,7 +37,7 @@ OPERATORS = (
     Operator(
         "aten::_scaled_dot_product_fused_attention_overrideable_backward",
         computed=Body(_attention_backward),
-        facts=Facts(judges="values", drops_at=12),
+        facts=Facts(checked_values="values", dropout_argument=12),
     ),
     Operator(
         "aten::_scaled_dot_product_fused_attention_overrideable_backward.default",

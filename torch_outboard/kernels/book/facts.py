@@ -35,7 +35,7 @@ class Facts:
         The operator draws nothing although torch tags it as random: an argument holds the samples.
     has_bounds : bool
         Its integer arguments are bounds of random numbers and do not affect shapes.
-    masks_decide : bool
+    has_shape_of_masks : bool
         If an index is a mask, the result's shape depends on the mask's values.
     is_composed_first : bool
         Compose the operator from others before trying a plan: a plan for many tensors would need one launch per tensor.
@@ -46,24 +46,24 @@ class Facts:
     accepts : str
         Stand-in elements that its CPU kernel accepts: "zeros", "ones" (for divisors and pivots), or "identities" (for
         matrices that must be factorable). Found by running the CPU's kernels on zeros.
-    judges : str
+    checked_values : str
         Values that its CPU kernel checks, so that it is not tried on stand-ins: "nothing", "sums" (a sum that must not
         be 0, or must have a given value), "values" (assertions).
-    warns : str
-        The warning that can be predicted from the arguments (csrc/ops/call/known_warnings.cpp): "no", "of freedom", "of
-        bound", "of two bounds", "of bytes".
+    known_warning : str
+        The warning that can be predicted from the arguments (csrc/ops/call/known_warnings.cpp): "none", "degrees of
+        freedom", "bound", "two bounds", "byte indices".
     layout : str
         The layout of its results: "as meta", "contiguous", "suggested" (the memory format suggested by the argument
         `like`), or "like" (as empty_like of that argument).
-    like, laid_out : int
+    like, layout_count : int
         The argument that suggests the layout, and the number of leading results to which the layout applies.
-    drops_at : int
+    dropout_argument : int
         The argument with the dropout probability of the operator or of its forward operator.
     correct : str
         The function of csrc/ops/operator/shape_corrections.h that corrects a call's shape.
-    written_in_secret : str
+    undeclared_writes : str
         Arguments that the operator writes although its schema does not declare it, separated by blanks.
-    on_cpu : str
+    cpu_operator : str
         The operator whose CPU kernel is used instead, if torch has no CPU kernel for this operator.
     shape_rule : str
         For a single overload: the function of csrc/ops/operator/shape_rules.cpp that computes its shape.
@@ -95,20 +95,20 @@ class Facts:
     checks_all_in_meta: bool = False
     is_given_samples: bool = False
     has_bounds: bool = False
-    masks_decide: bool = False
+    has_shape_of_masks: bool = False
     is_composed_first: bool = False
     misreads_expanded: bool = False
     raises_at_call: bool = False
     accepts: str = "zeros"
-    judges: str = "nothing"
-    warns: str = "no"
+    checked_values: str = "nothing"
+    known_warning: str = "none"
     layout: str = "as meta"
     like: int = 0
-    laid_out: int = 1
-    drops_at: int = 0
+    layout_count: int = 1
+    dropout_argument: int = 0
     correct: str = ""
-    written_in_secret: str = ""
-    on_cpu: str = ""
+    undeclared_writes: str = ""
+    cpu_operator: str = ""
     shape_rule: str = ""
     bad_numbers: Mapping[str, str] = field(default_factory=dict)
     bad_arguments: Mapping[str, str] = field(default_factory=dict)

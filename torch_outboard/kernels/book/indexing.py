@@ -315,13 +315,13 @@ def _embedding_renorm(self: torch.Tensor, indices: torch.Tensor, max_norm: float
 OPERATORS = (
     Operator(
         "aten::_assert_async",
-        facts=Facts(judges="values", kernel_checks=True, bad_arguments={"self": "is_no_truth"}),
+        facts=Facts(checked_values="values", kernel_checks=True, bad_arguments={"self": "is_no_truth"}),
     ),
     Operator("aten::_assert_async.default", decomposition=_assert_async),
     Operator(
         "aten::_index_put_impl_", facts=Facts(bad_arguments={"self indices values accumulate": "is_bad_index_put"})
     ),
-    Operator("aten::_index_put_impl_.default", facts=Facts(warns="of bytes", composed="put_by_masks")),
+    Operator("aten::_index_put_impl_.default", facts=Facts(known_warning="byte indices", composed="put_by_masks")),
     Operator("aten::_unsafe_index_put", facts=Facts(kernel_adds=True)),
     Operator("aten::embedding aten::scatter_ aten::take", facts=Facts(kernel_checks=True)),
     Operator("aten::embedding_renorm.default", decomposition=_embedding_renorm),
@@ -334,9 +334,9 @@ OPERATORS = (
     Operator("aten::gather.default", lowering="" if torch.__version__ >= "2.13" else "lowerings:gather"),
     Operator(
         "aten::index",
-        facts=Facts(masks_decide=True, bad_arguments={"self indices": "is_bad_index"}, kernel_checks=True),
+        facts=Facts(has_shape_of_masks=True, bad_arguments={"self indices": "is_bad_index"}, kernel_checks=True),
     ),
-    Operator("aten::index.Tensor", facts=Facts(warns="of bytes", composed="index_by_masks")),
+    Operator("aten::index.Tensor", facts=Facts(known_warning="byte indices", composed="index_by_masks")),
     Operator("aten::index_add.default", decomposition=_index_add),
     Operator(
         "aten::index_copy", facts=Facts(bad_arguments={"self index source": "is_bad_index_copy"}, kernel_checks=True)
@@ -387,7 +387,7 @@ OPERATORS = (
     Operator("aten::nonzero_static", guarded=("size", "fill_value")),
     Operator("aten::nonzero_static.default", decomposition=_nonzero_static),
     Operator("aten::put", facts=Facts(bad_arguments={"self index source": "is_bad_put"})),
-    Operator("aten::repeat_interleave", facts=Facts(judges="sums", kernel_checks=True)),
+    Operator("aten::repeat_interleave", facts=Facts(checked_values="sums", kernel_checks=True)),
     Operator("aten::repeat_interleave.Tensor", facts=Facts(composed="repeat_interleave")),
     Operator("aten::scatter.reduce aten::scatter.value_reduce", decomposition=_scatter_and_reduce),
     Operator("aten::scatter.src aten::scatter.value", decomposition=_scatter),

@@ -42,6 +42,6 @@ def _to_jagged(dense: torch.Tensor, offsets: Sequence[torch.Tensor], total_L: An
 OPERATORS = (
     Operator("aten::_jagged_to_padded_dense_forward", guarded=("max_lengths",)),
     Operator("aten::_jagged_to_padded_dense_forward.default", decomposition=_to_padded),
-    Operator("aten::_padded_dense_to_jagged_forward", guarded=("total_L",), facts=Facts(judges="values")),
+    Operator("aten::_padded_dense_to_jagged_forward", guarded=("total_L",), facts=Facts(checked_values="values")),
     Operator("aten::_padded_dense_to_jagged_forward.default", decomposition=_to_jagged),
 )

@@ -120,7 +120,7 @@ OPERATORS = (
     Operator(
         "aten::_fused_rms_norm_backward",
         computed=Body(_rms_norm_backward),
-        facts=Facts(layout="like", on_cpu="outboard::rms_norm_backward"),
+        facts=Facts(layout="like", cpu_operator="outboard::rms_norm_backward"),
     ),
     Operator("aten::_fused_rms_norm_backward.default", facts=Facts(shape_rule="fused_rms_norm_backward")),
     Operator(
@@ -133,7 +133,7 @@ OPERATORS = (
     Operator(
         "aten::native_batch_norm",
         computed=Body(_batch_norm),
-        facts=Facts(layout="suggested", correct="correct_statistics", written_in_secret="running_mean running_var"),
+        facts=Facts(layout="suggested", correct="correct_statistics", undeclared_writes="running_mean running_var"),
     ),
     Operator("aten::native_group_norm.default", decomposition=_group_norm, facts=Facts(shape_rule="native_group_norm")),
     Operator("aten::native_layer_norm.default", decomposition=_layer_norm, facts=Facts(shape_rule="native_layer_norm")),

@@ -266,7 +266,7 @@ OPERATORS = (
     Operator(
         "aten::multinomial",
         facts=Facts(
-            judges="sums",
+            checked_values="sums",
             bad_arguments={"out": "is_bad_index_type", "self num_samples replacement": "has_too_many_samples"},
             check_values="check_weights",
             is_left_to_kernels=True,
@@ -293,12 +293,12 @@ OPERATORS = (
     Operator(
         "aten::random_.from",
         computed=Draw(_whole_numbers_between, ("from", "to")),
-        facts=Facts(warns="of two bounds", bad_numbers={"self from to": "is_bad_range"}),
+        facts=Facts(known_warning="two bounds", bad_numbers={"self from to": "is_bad_range"}),
     ),
     Operator(
         "aten::random_.to",
         computed=Draw(_whole_numbers_below, ("to",)),
-        facts=Facts(warns="of bound", bad_numbers={"self to": "is_bad_end"}),
+        facts=Facts(known_warning="bound", bad_numbers={"self to": "is_bad_end"}),
     ),
     Operator("aten::randperm", guarded=("n",)),
     Operator("aten::randperm.generator_out", computed=Draw(_permutation)),

@@ -181,7 +181,7 @@ OPERATORS = (
     Operator("aten::_log_softmax aten::_softmax aten::var", facts=Facts(bad_dtypes={"self": "has_integral_type"})),
     Operator("aten::_logcumsumexp", computed=Body(_logcumsumexp)),
     Operator("aten::_pdist_forward.default", decomposition=_distances_of_pairs),
-    Operator("aten::_segment_reduce_backward", facts=Facts(judges="sums")),
+    Operator("aten::_segment_reduce_backward", facts=Facts(checked_values="sums")),
     Operator("aten::_softmax_backward_data.default", decomposition=_softmax_backward),
     Operator("aten::all aten::any", facts=Facts(bad_arguments={"out": "has_bad_truth_type"})),
     Operator("aten::all.default", decomposition=_as_row(torch.ops.aten.all.default)),
@@ -228,24 +228,26 @@ OPERATORS = (
     Operator("aten::nansum.default", facts=Facts(shape_rule="nansum")),
     Operator("aten::prod.default", decomposition=_as_row(torch.ops.aten.prod.default), facts=Facts(shape_rule="prod")),
     Operator("aten::renorm", facts=Facts(bad_arguments={"p maxnorm": "is_bad_norm"})),
-    Operator("aten::segment_reduce", facts=Facts(raises_at_call=True, judges="sums")),
+    Operator("aten::segment_reduce", facts=Facts(raises_at_call=True, checked_values="sums")),
     Operator(
         "aten::std.correction",
         decomposition=_as_row(torch.ops.aten.std.correction),
-        facts=Facts(warns="of freedom", shape_rule="deviation"),
+        facts=Facts(known_warning="degrees of freedom", shape_rule="deviation"),
     ),
-    Operator("aten::std.correction_out aten::var.correction_out", facts=Facts(warns="of freedom")),
-    Operator("aten::std_mean.correction", facts=Facts(warns="of freedom", shape_rule="deviation_and_mean")),
+    Operator("aten::std.correction_out aten::var.correction_out", facts=Facts(known_warning="degrees of freedom")),
+    Operator(
+        "aten::std_mean.correction", facts=Facts(known_warning="degrees of freedom", shape_rule="deviation_and_mean")
+    ),
     Operator("aten::sum.default", decomposition=_as_row(torch.ops.aten.sum.default)),
     Operator("aten::sum.dim_IntList", decomposition=_sum_in_steps),
     Operator(
         "aten::var.correction",
         decomposition=_as_row(torch.ops.aten.var.correction),
-        facts=Facts(warns="of freedom", shape_rule="deviation"),
+        facts=Facts(known_warning="degrees of freedom", shape_rule="deviation"),
     ),
     Operator(
         "aten::var_mean.correction",
         decomposition=_deviation_in_steps,
-        facts=Facts(warns="of freedom", shape_rule="deviation_and_mean"),
+        facts=Facts(known_warning="degrees of freedom", shape_rule="deviation_and_mean"),
     ),
 )
