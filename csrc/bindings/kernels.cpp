@@ -40,23 +40,23 @@ auto with_builder(Ask&& ask) {
   }
 }
 
-uint64_t ask_for_numbers(const char* function, const Operator& op) {
+uint64_t call_for_numbers(const char* function, const Operator& op) {
   if (python_is_gone()) {
     return 0;
   }
   return with_builder([&](const py::module_& builder) { return builder.attr(function)(op.name).cast<uint64_t>(); });
 }
 
-uint64_t ask_numbers(const Operator& op) {
-  return ask_for_numbers("numbers", op);
+uint64_t call_numbers(const Operator& op) {
+  return call_for_numbers("numbers", op);
 }
 
-uint64_t ask_numbers_of_lists(const Operator& op) {
-  return ask_for_numbers("numbers_of_lists", op);
+uint64_t call_numbers_of_lists(const Operator& op) {
+  return call_for_numbers("numbers_of_lists", op);
 }
 
 // Read an Answer of torch_outboard/kernels/disk/files.py.
-BuiltPlan plan_of(PyObject* answer) {
+BuiltPlan read_plan(PyObject* answer) {
   const Record record(answer, "Answer");
   BuiltPlan built;
   built.text = record.text("text");
@@ -69,22 +69,22 @@ BuiltPlan plan_of(PyObject* answer) {
 }
 
 // Do the same for an answer from disk, which may be anything.
-BuiltPlan plan_of_kept(PyObject* answer) {
+BuiltPlan read_stored_plan(PyObject* answer) {
   BuiltPlan built;
   try {
-    built = plan_of(answer);
+    built = read_plan(answer);
   } catch (const c10::Error& error) {
     built.text = Record(answer, "Answer").text("text");
-    built.damage = error.what_without_backtrace();
+    built.unusable_reason = error.what_without_backtrace();
   }
-  built.is_kept = true;
+  built.is_from_disk = true;
   return built;
 }
 
 // Call a function of the builder with an operator's name, its arguments and more.
 template <typename... More>
-py::object ask_about(const py::module_& builder, const char* function, const Operator& op,
-                     c10::ArrayRef<c10::IValue> values, More... more) {
+py::object call_builder(const py::module_& builder, const char* function, const Operator& op,
+                        c10::ArrayRef<c10::IValue> values, More... more) {
   const c10::FunctionSchema& schema = op.handle.schema();
   py::list arguments;
   for (size_t i = 0; i < schema.arguments().size(); ++i) {
@@ -94,67 +94,68 @@ py::object ask_about(const py::module_& builder, const char* function, const Ope
 }
 
 template <typename... More>
-BuiltPlan ask_for_plan(BuiltPlan (*read)(PyObject*), const char* function, const Operator& op,
-                       c10::ArrayRef<c10::IValue> arguments, More... more) {
+BuiltPlan call_for_plan(BuiltPlan (*read)(PyObject*), const char* function, const Operator& op,
+                        c10::ArrayRef<c10::IValue> arguments, More... more) {
   if (python_is_gone()) {
     BuiltPlan gone;
     gone.refusal = "the interpreter is shutting down [no-thread]";
     return gone;
   }
   return with_builder(
-      [&](const py::module_& builder) { return read(ask_about(builder, function, op, arguments, more...).ptr()); });
+      [&](const py::module_& builder) { return read(call_builder(builder, function, op, arguments, more...).ptr()); });
 }
 
 c10::ArrayRef<c10::IValue> arguments_of(const Call& call) {
   return c10::ArrayRef<c10::IValue>(&call.arg(0), call.op().args.size());
 }
 
-std::vector<BuiltPlan> ask_load(const Call& call, uint64_t numbers, bool is_aliased) {
+std::vector<BuiltPlan> call_load(const Call& call, uint64_t numbers, bool is_aliased) {
   std::vector<BuiltPlan> kept;
   if (!python_is_gone()) {
     with_builder([&](const py::module_& builder) {
-      for (const py::handle answer : ask_about(builder, "load", call.op(), arguments_of(call), numbers, is_aliased,
-                                               static_cast<int>(call.device()))) {
-        kept.push_back(plan_of_kept(answer.ptr()));
+      for (const py::handle answer : call_builder(builder, "load", call.op(), arguments_of(call), numbers, is_aliased,
+                                                  static_cast<int>(call.device()))) {
+        kept.push_back(read_stored_plan(answer.ptr()));
       }
     });
   }
   return kept;
 }
 
-BuiltPlan ask_build(const Call& call, uint64_t numbers, bool is_aliased) {
-  return ask_for_plan(plan_of, "build", call.op(), arguments_of(call), numbers, is_aliased,
-                      static_cast<int>(call.device()), strides_of_results(call));
+BuiltPlan call_build(const Call& call, uint64_t numbers, bool is_aliased) {
+  return call_for_plan(read_plan, "build", call.op(), arguments_of(call), numbers, is_aliased,
+                       static_cast<int>(call.device()), strides_of_results(call));
 }
 
-BuiltPlan ask_build_chunks(const Operator& op, const torch::jit::Stack& arguments, c10::DeviceIndex device) {
-  return ask_for_plan(plan_of_kept, "build_chunks", op, arguments, static_cast<int>(device));
+BuiltPlan call_build_chunks(const Operator& op, const torch::jit::Stack& arguments, c10::DeviceIndex device) {
+  return call_for_plan(read_stored_plan, "build_chunks", op, arguments, static_cast<int>(device));
 }
 
-void ask_drop(const Call& call, uint64_t numbers, bool is_aliased, const std::string& text, const std::string& why) {
+void call_drop(const Call& call, uint64_t numbers, bool is_aliased, const std::string& text, const std::string& why) {
   if (!python_is_gone()) {
     with_builder([&](const py::module_& builder) {
-      ask_about(builder, "drop", call.op(), arguments_of(call), numbers, is_aliased, static_cast<int>(call.device()),
-                text, why);
+      call_builder(builder, "drop", call.op(), arguments_of(call), numbers, is_aliased, static_cast<int>(call.device()),
+                   text, why);
     });
   }
 }
 
-bool ask_drop_chunks(const Operator& op, const torch::jit::Stack& arguments, c10::DeviceIndex device,
-                     const std::string& text, const std::string& why) {
+bool call_drop_chunks(const Operator& op, const torch::jit::Stack& arguments, c10::DeviceIndex device,
+                      const std::string& text, const std::string& why) {
   return !python_is_gone() && with_builder([&](const py::module_& builder) {
-    return ask_about(builder, "drop_chunks", op, arguments, static_cast<int>(device), text, why).template cast<bool>();
+    return call_builder(builder, "drop_chunks", op, arguments, static_cast<int>(device), text, why)
+        .template cast<bool>();
   });
 }
 
-uint32_t ask_abilities() {
+uint32_t call_abilities() {
   if (python_is_gone()) {
     return 0;
   }
   return with_builder([](const py::module_& builder) { return builder.attr("abilities")().cast<uint32_t>(); });
 }
 
-std::string ask_explained(const std::string& refusal) {
+std::string call_explained(const std::string& refusal) {
   if (python_is_gone()) {
     return refusal;
   }
@@ -167,8 +168,8 @@ std::string ask_explained(const std::string& refusal) {
   }
 }
 
-constexpr PlanBuilder kBuilder{ask_numbers,   ask_load, ask_build,       ask_numbers_of_lists, ask_build_chunks,
-                               ask_abilities, ask_drop, ask_drop_chunks, ask_explained};
+constexpr PlanBuilder kBuilder{call_numbers,   call_load, call_build,       call_numbers_of_lists, call_build_chunks,
+                               call_abilities, call_drop, call_drop_chunks, call_explained};
 
 void choose_providers(int64_t native, int64_t generated, int64_t host) {
   set_providers({native != 0,

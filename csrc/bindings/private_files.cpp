@@ -41,14 +41,14 @@ PyObject* raise_os_error(int number, const std::string& message) {
   return nullptr;
 }
 
-template <PrivateFile (*ask)(const std::string&, uid_t)>
-PyObject* ask_about(PyObject* object, int64_t trusted) {
+template <PrivateFile (*read)(const std::string&, uid_t)>
+PyObject* call_with_path(PyObject* object, int64_t trusted) {
   std::string path;
   if (!to_path(object, &path)) {
     return nullptr;
   }
   const PrivateFile file =
-      unlocked_call([&] { return ask(path, trusted < 0 ? geteuid() : static_cast<uid_t>(trusted)); });
+      unlocked_call([&] { return read(path, trusted < 0 ? geteuid() : static_cast<uid_t>(trusted)); });
   if (!file.reason.empty()) {
     return raise_os_error(file.error, file.reason);
   }
@@ -73,9 +73,9 @@ PyObject* make_absolute(PyObject* object) {
 }  // namespace
 
 PyMethodDef private_file_methods[] = {
-    method<"read_private", ask_about<read_private>>(
+    method<"read_private", call_with_path<read_private>>(
         "Return a file's bytes, or None without a file: (path, trusted user or -1)."),
-    method<"check_private", ask_about<check_private>>(
+    method<"check_private", call_with_path<check_private>>(
         "Return b'' if read_private would read the file, None without a file: (path, trusted user or -1)."),
     method<"make_private_folder", make_folder>(
         "Create a folder that only its user may write, or return why it cannot be used."),

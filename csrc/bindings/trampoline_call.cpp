@@ -19,7 +19,7 @@ thread_local PyObject* failed_exception = nullptr;
 
 // Return true if the core asks about that failure: entries that are C
 // functions fail without a trampoline.
-bool is_asked_about() {
+bool is_entry_queried() {
   const char* entry = failed_entry().entry;
   return failed_in != nullptr && (entry == nullptr || std::strcmp(entry, failed_in) == 0);
 }
@@ -81,8 +81,8 @@ bool is_in_method() noexcept {
 }
 
 Object take_exception() {
-  return failed_entry().entry != nullptr && is_asked_about() ? Object(std::exchange(failed_exception, nullptr))
-                                                             : Object();
+  return failed_entry().entry != nullptr && is_entry_queried() ? Object(std::exchange(failed_exception, nullptr))
+                                                               : Object();
 }
 
 Object to_bytes(const void* data, size_t size) {
@@ -140,7 +140,7 @@ void end_call(PyGILState_STATE gil) {
 }
 
 void on_last_error(void* self, char* buffer, size_t size) {
-  if (!is_asked_about()) {
+  if (!is_entry_queried()) {
     if (methods.library_last_error) {
       methods.library_last_error(self, buffer, size);
     } else if (size > 0) {

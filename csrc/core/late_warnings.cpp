@@ -117,7 +117,7 @@ void issue_all_late_warnings() {
   issue_late_warnings(-1);
 }
 
-void run_before_call(const std::function<void()>& run, bool is_asked) {
+void run_before_call(const std::function<void()>& run, bool refuses_call) {
   std::vector<c10::Warning> warnings;
   std::exception_ptr error;
   {
@@ -131,7 +131,7 @@ void run_before_call(const std::function<void()>& run, bool is_asked) {
   }
   if (C10_UNLIKELY(!warnings.empty())) {
     std::vector<c10::Warning> repeated;
-    if (error == nullptr || !is_asked) {
+    if (error == nullptr || !refuses_call) {
       CollectedWarnings collected;
       try {
         run();

@@ -55,9 +55,9 @@ class CollectedWarnings final : public c10::WarningHandler {
 };
 
 // Run work that the call itself runs again, and drop its warnings, because the call repeats them.
-// Torch issues some warnings only once per process; issue these here. With `is_asked`, issue all
-// warnings, because the call will be refused and does not run.
-void run_before_call(const std::function<void()>& run, bool is_asked);
+// Torch issues some warnings only once per process; issue these here. With `refuses_call`, an error
+// refuses the call, which then does not run: issue all warnings.
+void run_before_call(const std::function<void()>& run, bool refuses_call);
 
 // Issue the warnings that are kept for the device. Call it after a wait, with no lock held.
 // Raise if an issuer raises: a filter may turn a warning into an error. The remaining

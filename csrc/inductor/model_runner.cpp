@@ -18,7 +18,7 @@ namespace {
 
 // Keep the library of a model loaded after the runner is gone: queued launches and graphs refer to
 // its kernels. Torch, which opens it next, reports its errors.
-const std::string& kept_loaded(const std::string& library) {
+const std::string& keep_loaded(const std::string& library) {
   dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   return library;
 }
@@ -41,7 +41,7 @@ class ModelRunner final : public torch::inductor::AOTIModelContainerRunner {
  public:
   ModelRunner(const std::string& library, size_t models, const std::string& device, const std::string& folder,
               bool is_single_threaded)
-      : AOTIModelContainerRunner(kept_loaded(library), models, device, folder, is_single_threaded) {}
+      : AOTIModelContainerRunner(keep_loaded(library), models, device, folder, is_single_threaded) {}
 
  protected:
   std::vector<at::Tensor> run_impl(std::vector<AtenTensorHandle>& inputs, void* stream) override {

@@ -306,7 +306,7 @@ uint64_t get_kernel(c10::DeviceIndex device, Program& program, const std::string
 
 // Return a permanent copy of a name. Names repeat with each plan of an operator. Queued
 // launches and graphs refer to them.
-const std::string& kept_name(const std::string& name) {
+const std::string& intern_kernel_name(const std::string& name) {
   static auto* const mutex = new std::mutex;
   static auto* const names = new std::set<std::string>;
   const std::lock_guard lock(*mutex);
@@ -320,7 +320,7 @@ void set_build_limit(std::chrono::milliseconds limit) noexcept {
 }
 
 ProgramKernel::ProgramKernel(const std::string& name, ProgramText program, std::string entry)
-    : name_(kept_name(name)), program_(std::move(program)), entry_(std::move(entry)) {}
+    : name_(intern_kernel_name(name)), program_(std::move(program)), entry_(std::move(entry)) {}
 
 uint64_t ProgramKernel::handle(c10::DeviceIndex device) const {
   std::atomic<uint64_t>& known = handles_[static_cast<size_t>(device)];

@@ -150,7 +150,7 @@ std::string program_key(c10::DeviceIndex device, const ProgramText& text) {
   return key_of("program 1", device, {text.language, text.options, text.code});
 }
 
-std::string kept_key(c10::DeviceIndex device, std::string_view key) {
+std::string store_key(c10::DeviceIndex device, std::string_view key) {
   return open_folder().empty() ? "" : key_of("kept 1", device, {key});
 }
 

@@ -22,7 +22,7 @@ namespace outboard::kernels {
 std::string program_key(c10::DeviceIndex device, const ProgramText& text);
 
 // The same for bytes that the driver keeps under its own key; "" if there is no folder.
-std::string kept_key(c10::DeviceIndex device, std::string_view key);
+std::string store_key(c10::DeviceIndex device, std::string_view key);
 
 // Return the stored bytes, or "" if there are none.
 std::string read_program(const std::string& key);

@@ -20,7 +20,7 @@ namespace {
 enum class Generates : uint8_t { Unknown, No, Yes };
 std::array<std::atomic<Generates>, kMaxDevices> answers{};
 
-bool ask(c10::DeviceIndex device) {
+bool query_builder(c10::DeviceIndex device) {
   if (driver().program_build == nullptr) {
     return false;
   }
@@ -45,7 +45,7 @@ bool generates_for(c10::DeviceIndex device) {
   if (C10_LIKELY(known != Generates::Unknown)) {
     return known == Generates::Yes;
   }
-  const bool generates = ask(device);
+  const bool generates = query_builder(device);
   answer.store(generates ? Generates::Yes : Generates::No, std::memory_order_relaxed);
   return generates;
 }

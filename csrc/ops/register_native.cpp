@@ -57,7 +57,7 @@ void report_unkept(const std::exception& thrown) {
 
 void keep(int32_t device, const void* key, size_t key_size, const void* bytes, size_t size) {
   try {
-    const std::string full_key = kernels::kept_key(static_cast<c10::DeviceIndex>(device), text_of(key, key_size));
+    const std::string full_key = kernels::store_key(static_cast<c10::DeviceIndex>(device), text_of(key, key_size));
     if (!full_key.empty()) {
       kernels::write_program(full_key, std::string(text_of(bytes, size)));
     }
@@ -87,7 +87,7 @@ std::string find_provided(int32_t device, std::string_view key) {
 ob_status recall(int32_t device, const void* key, size_t key_size, void* context, ob_take_fn take) {
   std::string bytes;
   try {
-    const std::string full_key = kernels::kept_key(static_cast<c10::DeviceIndex>(device), text_of(key, key_size));
+    const std::string full_key = kernels::store_key(static_cast<c10::DeviceIndex>(device), text_of(key, key_size));
     bytes = full_key.empty() ? "" : kernels::read_program(full_key);
     if (bytes.empty()) {
       bytes = find_provided(device, text_of(key, key_size));

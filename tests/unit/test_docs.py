@@ -130,8 +130,8 @@ def reasons() -> Iterator[tuple[str, str]]:
         if isinstance(node, ast.FunctionDef) and node.name == "missing_feature_of":
             yield from ((refused.name, text_of(part.value)) for part in ast.walk(node) if isinstance(part, ast.Return))
     provider = ROOT / "csrc" / "ops" / "planned" / "generated_provider.cpp"
-    unasked = provider.read_text(encoding="utf-8").partition("why_unasked(const Call& call) {")[2].partition("}")[0]
-    yield from ((provider.name, text) for text in re.findall(r'"([^"]+)"', unasked))
+    after = provider.read_text(encoding="utf-8").partition("explain_missing_plan(const Call& call) {")[2]
+    yield from ((provider.name, text) for text in re.findall(r'"([^"]+)"', after.partition("}")[0]))
     recipes = ROOT / "csrc" / "ops" / "planned" / "recipes.cpp"
     for parts in re.findall(r'(?:refuse\(|reason = )\s*((?:"[^"]+"\s*)+)', recipes.read_text(encoding="utf-8")):
         yield recipes.name, "".join(re.findall(r'"([^"]+)"', parts))

@@ -4,21 +4,21 @@
 #include <algorithm>
 #include <atomic>
 
-#include "ops/call/rehearsal.h"
 #include "ops/call/results.h"
+#include "ops/call/stand_ins.h"
 
 namespace outboard {
 
 namespace {
 
 // Limits on the bytes of arguments and results for which the kernel is tried.
-std::atomic<size_t> small_call{256 << 10};     // of a call whose class is known
-std::atomic<size_t> small_new_call{1 << 20};   // of the first call of a class
-constexpr size_t kSmallRefusal = 64 << 20;     // of a call that is probably wrong
+std::atomic<size_t> max_bytes_of_known_class{256 << 10};     // of a call whose class is known
+std::atomic<size_t> max_bytes_of_new_class{1 << 20};   // of the first call of a class
+constexpr size_t kMaxRefusedBytes = 64 << 20;     // of a call that is probably wrong
 
 // Return true if the CPU kernel may run on zeros in place of the call's values, and its answer for
 // zeros holds for all values.
-bool may_be_asked(const Call& call, bool is_refused) {
+bool can_try_on_stand_ins(const Call& call, bool is_refused) {
   const Operator& op = call.op();
   if (!op.is_torch_operator || call.has_sparse() || !harmless_elements(op.facts, is_refused) ||
       has_mask(call) ||  // the number of set elements decides which values fit
@@ -70,11 +70,11 @@ void compare(const Call& call, const CallShape& shape, const torch::jit::Stack& 
 
 }  // namespace
 
-Acceptance ask_cpu_kernel(const Call& call, const CallShape& shape) {
+Acceptance try_cpu_kernel(const Call& call, const CallShape& shape) {
   Operator& op = call.op();
   // A driver's own kernel may accept what the CPU's does not.
-  if (!may_be_asked(call, /*is_refused=*/false) || has_native(op)) {
-    return Acceptance::NotAsked;
+  if (!can_try_on_stand_ins(call, /*is_refused=*/false) || has_native(op)) {
+    return Acceptance::NotTried;
   }
   const ShapeClasses::State state = op.shape_classes.state_of(shape.shape_class, /*is_verified=*/false);
   const bool is_new = state == ShapeClasses::State::Unknown;
@@ -82,9 +82,9 @@ Acceptance ask_cpu_kernel(const Call& call, const CallShape& shape) {
   if (!is_new && checks_shapes) {
     return Acceptance::Accepted;
   }
-  size_t limit = (is_new ? small_new_call : small_call).load(std::memory_order_relaxed);
+  size_t limit = (is_new ? max_bytes_of_new_class : max_bytes_of_known_class).load(std::memory_order_relaxed);
   if (is_new && !is_elementwise(op) && has_unusual_types(call)) {
-    limit = kSmallRefusal;
+    limit = kMaxRefusedBytes;
   }
   if (bytes_of_arguments(call) + bytes_of_results(shape) <= limit) {
     compare(call, shape, run_on_stand_ins(call, StandIn::Whole, &shape));
@@ -95,16 +95,16 @@ Acceptance ask_cpu_kernel(const Call& call, const CallShape& shape) {
     op.shape_classes.mark_agreed(shape.shape_class);
     return Acceptance::Accepted;
   }
-  return is_new ? Acceptance::NotAsked : Acceptance::Accepted;
+  return is_new ? Acceptance::NotTried : Acceptance::Accepted;
 }
 
 CheckedBytes limit_checked_calls(CheckedBytes limits) {
-  return {small_call.exchange(limits.known), small_new_call.exchange(limits.fresh)};
+  return {max_bytes_of_known_class.exchange(limits.known), max_bytes_of_new_class.exchange(limits.fresh)};
 }
 
-Acceptance ask_about_refusal(const Call& call, bool is_refused) {
-  if (!may_be_asked(call, is_refused) || bytes_of_arguments(call) > kSmallRefusal) {
-    return Acceptance::NotAsked;
+Acceptance try_refused_call(const Call& call, bool is_refused) {
+  if (!can_try_on_stand_ins(call, is_refused) || bytes_of_arguments(call) > kMaxRefusedBytes) {
+    return Acceptance::NotTried;
   }
   run_on_stand_ins(call, StandIn::Whole);
   return Acceptance::Accepted;

@@ -26,14 +26,14 @@
 
 namespace outboard {
 
-enum class Acceptance : uint8_t { NotAsked, Accepted };
+enum class Acceptance : uint8_t { NotTried, Accepted };
 
 // Raise the CPU kernel's exception if that kernel refuses the call. Its results are compared with
 // `shape`, if known. A difference is recorded in the operator's shape classes.
-Acceptance ask_cpu_kernel(const Call& call, const CallShape& shape);
+Acceptance try_cpu_kernel(const Call& call, const CallShape& shape);
 
 // Do the same for a call that no provider runs. `is_refused`: the meta kernel refuses it.
-Acceptance ask_about_refusal(const Call& call, bool is_refused);
+Acceptance try_refused_call(const Call& call, bool is_refused);
 
 // Limits of size, in bytes, below which the CPU kernel checks calls.
 struct CheckedBytes {

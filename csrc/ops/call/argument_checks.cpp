@@ -11,7 +11,7 @@
 #include <string_view>
 
 #include "ops/call/known_warnings.h"
-#include "ops/call/rehearsal.h"
+#include "ops/call/stand_ins.h"
 
 namespace outboard {
 
@@ -57,7 +57,7 @@ void check_promotion(uint8_t written, const Call& call) {
   const int highest = category(call.arg(written));
   for (size_t i = 0; i < call.op().args.size(); ++i) {
     if (C10_UNLIKELY(!has_dtype(call.arg(i), dtype) && category(call.arg(i)) > highest)) {
-      rehearse(call, StandIn::Element);
+      check_on_stand_ins(call, StandIn::Element);
       return;
     }
   }
@@ -128,11 +128,11 @@ void check_number(const c10::IValue& number, const Call& call) {
   }
   is_beyond |= is_beyond_bool && !has_others;
   if (is_negative_bound(number, call)) {
-    rehearse(call, StandIn::Element);
+    check_on_stand_ins(call, StandIn::Element);
   }
   if (is_beyond && harmless_elements(call.op().facts)) {
-    rehearse(call, is_elementwise(call.op()) ? StandIn::Element : StandIn::Whole);
-    call.ask_kernel();  // the kernel may accept the number: torch 2.15 clamps by bounds that exceed a dtype
+    check_on_stand_ins(call, is_elementwise(call.op()) ? StandIn::Element : StandIn::Whole);
+    call.require_cpu_kernel();  // the kernel may accept the number: torch 2.15 clamps by bounds that exceed a dtype
   }
 }
 

@@ -411,7 +411,7 @@ void check_bad_arguments(const BadArgumentRule& rule, const Call& call) {
   if (rule.is_about_dtypes && call.op().native.load(std::memory_order_acquire) != nullptr) {
     return;
   }
-  rehearse(call, rule.stand_in);
+  check_on_stand_ins(call, rule.stand_in);
 }
 
 }  // namespace outboard

@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-#include "ops/call/rehearsal.h"
+#include "ops/call/stand_ins.h"
 
 namespace outboard {
 

@@ -29,8 +29,8 @@ class Call {
   bool has_sparse() const { return has_sparse_; }
   // Note that only the CPU kernel can decide whether it accepts the arguments. If it runs, the
   // caller waits for it.
-  void ask_kernel() const { asks_kernel_ = true; }
-  bool asks_kernel() const { return asks_kernel_; }
+  void require_cpu_kernel() const { requires_cpu_kernel_ = true; }
+  bool requires_cpu_kernel() const { return requires_cpu_kernel_; }
   // Return a dense tensor of the device, to query its memory; null if there is none.
   const c10::TensorImpl* some_dense() const { return some_dense_; }
 
@@ -93,7 +93,7 @@ class Call {
   uint64_t hash_ = 0;
   bool has_signature_ = true;
   bool has_sparse_ = false;
-  mutable bool asks_kernel_ = false;
+  mutable bool requires_cpu_kernel_ = false;
   const c10::TensorImpl* some_dense_ = nullptr;
   SignatureWords words_;
 };

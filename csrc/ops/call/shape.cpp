@@ -146,7 +146,7 @@ void run_meta_kernel(const Operator& op, torch::jit::Stack& stack) {
         const MetaScope scope;
         op.handle.redispatchBoxed(keys, &stack);
       },
-      /*is_asked=*/false);
+      /*refuses_call=*/false);
 }
 
 namespace {
@@ -253,7 +253,7 @@ bool fills_empty_outputs(const Call& call, const CallShape& shape) {
 // Return true if only the CPU kernel decides what happens to an output. Torch's structured kernels
 // resize and cast as their meta kernels say, which are the C++ ones. Other meta kernels return only
 // the shape: the CPU kernel decides how an output of another shape is laid out, resized or refused.
-bool asks_kernel(const Call& call, const CallShape& shape, const torch::jit::Stack& arguments) {
+bool requires_cpu_kernel(const Call& call, const CallShape& shape, const torch::jit::Stack& arguments) {
   if (fills_empty_outputs(call, shape)) {
     return false;
   }
@@ -315,7 +315,7 @@ CallShape run_meta(const Call& call) {
   }
   correct_shape(op, arguments, shape);
   note_resized(call, arguments, shape);
-  shape.asks_kernel = asks_kernel(call, shape, arguments);
+  shape.requires_cpu_kernel = requires_cpu_kernel(call, shape, arguments);
   return shape;
 }
 
@@ -343,7 +343,7 @@ CallShape shape_without_meta(const Call& call, const std::exception& error) {
   }
   CallShape shape;
   shape.state = ShapeState::Unknown;
-  if (kind == MetaFailure::Refusal && ask_about_refusal(call, /*is_refused=*/true) == Acceptance::NotAsked &&
+  if (kind == MetaFailure::Refusal && try_refused_call(call, /*is_refused=*/true) == Acceptance::NotTried &&
       call.op().is_torch_operator) {
     shape.state = ShapeState::Refused;
     shape.refusal = std::current_exception();
@@ -355,14 +355,14 @@ CallShape infer(const Call& call) {
   CallShape shape;
   try {
     shape = run_meta(call);
-    shape.asks_kernel |= writes_shared_elements(call);
+    shape.requires_cpu_kernel |= writes_shared_elements(call);
   } catch (const std::exception& error) {
     shape = shape_without_meta(call, error);
   }
   shape.shape_class = class_of(call);
-  const bool runs_anyway = shape.asks_kernel;  // only that kernel may run the call, and decides then
+  const bool runs_anyway = shape.requires_cpu_kernel;  // only that kernel may run the call, and decides then
   if (!runs_anyway && (shape.state == ShapeState::Known || shape.state == ShapeState::Unknown)) {
-    shape.is_verified = ask_cpu_kernel(call, shape) == Acceptance::Accepted || call.op().is_structured;
+    shape.is_verified = try_cpu_kernel(call, shape) == Acceptance::Accepted || call.op().is_structured;
   }
   return shape;
 }

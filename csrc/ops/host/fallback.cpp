@@ -34,7 +34,7 @@ void report(const Operator& op) {
   const std::string text =
       "operator " + op.name + " has no kernel for '" + driver_name() + "' and the host cannot " +
       (allows_host() ? "reach the device's memory" : "run it, because OUTBOARD_PROVIDERS excludes 'host'") +
-      none_generated(op);
+      explain_last_refusal(op);
   switch (fallback_mode.load(std::memory_order_relaxed)) {
     case FallbackMode::Error:
       raise(ErrorKind::NotSupported, OB_UNIMPLEMENTED,
@@ -167,7 +167,7 @@ void run_on_copies(const Call& call, torch::jit::Stack* stack) {
     capture->refuse(op.name + ", which runs on a copy of its arguments on the CPU,");
   }
   if (forbids_copies()) {
-    ask_about_refusal(call, /*is_refused=*/false);  // wrong arguments are the user's error, not a missing kernel
+    try_refused_call(call, /*is_refused=*/false);  // wrong arguments are the user's error, not a missing kernel
   }
   report(op);
   CopyMaker maker(call);

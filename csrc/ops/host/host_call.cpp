@@ -453,11 +453,11 @@ bool run_on_host(const Call& call, torch::jit::Stack* stack) {
   }
   ensure_open(call.device());
   if (call.op().kind == OpKind::Waits || call.op().kind == OpKind::Views || call.has_sparse() || is_deterministic() ||
-      C10_UNLIKELY(call.asks_kernel() || raises_at_call(call))) {
+      C10_UNLIKELY(call.requires_cpu_kernel() || raises_at_call(call))) {
     return run_waited(call, stack);
   }
   const std::shared_ptr<const CallShape> shape = shape_of(call);
-  if (!shape->is_known() || C10_UNLIKELY(shape->asks_kernel)) {
+  if (!shape->is_known() || C10_UNLIKELY(shape->requires_cpu_kernel)) {
     return run_waited(call, stack);
   }
   return C10_LIKELY(is_trusted(call, *shape) || shape->outputs.empty()) ? run_queued(call, *shape, stack)

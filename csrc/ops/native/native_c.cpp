@@ -88,24 +88,24 @@ class KernelCommand final : public DriverCommand {
 };
 
 // Whether a kernel took a call, and the memory that it requested then.
-struct Answer {
-  bool is_taken = false;
+struct KernelAnswer {
+  bool is_accepted = false;
   std::vector<uint64_t> scratch;
 };
 
 // A kernel's answers, by the properties that it saw of each call. The table is bounded, because a
 // loop over sizes must not grow it forever.
-class Answers {
+class KernelAnswers {
  public:
-  void add(uint64_t key, Answer answer) {
+  void add(uint64_t key, KernelAnswer answer) {
     const std::lock_guard lock(mutex_);
     if (answers_.size() >= kMaxAnswers) {
       answers_.clear();
     }
-    answers_[key] = std::make_shared<const Answer>(std::move(answer));
+    answers_[key] = std::make_shared<const KernelAnswer>(std::move(answer));
   }
   // Return null if the kernel was not asked.
-  std::shared_ptr<const Answer> find(uint64_t key) {
+  std::shared_ptr<const KernelAnswer> find(uint64_t key) {
     const std::lock_guard lock(mutex_);
     const auto entry = answers_.find(key);
     return entry == answers_.end() ? nullptr : entry->second;
@@ -114,17 +114,17 @@ class Answers {
  private:
   static constexpr size_t kMaxAnswers = 1024;
   std::mutex mutex_;
-  std::unordered_map<uint64_t, std::shared_ptr<const Answer>> answers_;
+  std::unordered_map<uint64_t, std::shared_ptr<const KernelAnswer>> answers_;
 };
 
 class DriverKernel {
  public:
-  DriverKernel(ob_operator_fn fn, ob_operator_fn ask, void* user) : fn_(fn), ask_(ask), user_(user) {}
+  DriverKernel(ob_operator_fn fn, ob_operator_fn query_fn, void* user) : fn_(fn), query_fn_(query_fn), user_(user) {}
 
-  bool can_answer() const { return ask_ != nullptr; }
+  bool can_query() const { return query_fn_ != nullptr; }
 
   NativeAnswer answer(const Call& call, c10::ArrayRef<c10::IValue> arguments, uint64_t* out_kept) const {
-    if (ask_ == nullptr) {
+    if (query_fn_ == nullptr) {
       return NativeAnswer::Unknown;
     }
     const Operator& op = call.op();
@@ -140,18 +140,18 @@ class DriverKernel {
       return NativeAnswer::Declines;
     }
     const uint64_t key = values.key(op.name);
-    std::shared_ptr<const Answer> known = said_->find(key);
+    std::shared_ptr<const KernelAnswer> known = query_answers_->find(key);
     if (known == nullptr) {
       ensure_open(call.device());
       ob_kernel_call native_call =
           describe(op, call.device(), values, {values.add_shapes(shape->outputs), shape->outputs.size()});
-      known = ask(call, &native_call, out_kept != nullptr);
-      said_->add(key, *known);
+      known = query(call, &native_call, out_kept != nullptr);
+      query_answers_->add(key, *known);
     }
     if (out_kept != nullptr) {
       *out_kept = known->scratch.empty() ? 0 : known->scratch.front();
     }
-    return known->is_taken ? NativeAnswer::Takes : NativeAnswer::Declines;
+    return known->is_accepted ? NativeAnswer::Accepts : NativeAnswer::Declines;
   }
 
   bool operator()(const Call& call, torch::jit::Stack* stack) const {
@@ -166,8 +166,8 @@ class DriverKernel {
     ensure_open(call.device());
     Stream& stream = current_stream(call.device());
     Capture* capture = capture_of(stream);
-    const bool is_kept = capture && !capture->is_native();
-    DriverValues values(is_kept ? Memory::Kept : Memory::Used, call.device());
+    const bool is_core_capture = capture && !capture->is_native();
+    DriverValues values(is_core_capture ? Memory::Kept : Memory::Used, call.device());
     for (size_t i = 0; i < op.args.size(); ++i) {
       values.add(op.args[i], call.arg(i));
     }
@@ -175,11 +175,11 @@ class DriverKernel {
       return false;
     }
     const uint64_t key = values.key(op.name);
-    const std::shared_ptr<const Answer> known = answers_->find(key);
+    const std::shared_ptr<const KernelAnswer> known = answers_->find(key);
     // While the core records a graph nothing may run, so the kernel cannot be asked. A
     // call that it is not known to take goes to the next provider, because a graph that
     // fails in its replay would be useless.
-    if (known == nullptr ? is_kept : !known->is_taken) {
+    if (known == nullptr ? is_core_capture : !known->is_accepted) {
       return false;
     }
     if (C10_UNLIKELY(capture != nullptr)) {
@@ -187,7 +187,7 @@ class DriverKernel {
     }
     const std::vector<at::Tensor> outputs = make_outputs(call, *shape);
     const Outputs described{values.add_tensors(outputs), outputs.size()};
-    if (C10_UNLIKELY(is_kept)) {
+    if (C10_UNLIKELY(is_core_capture)) {
       const RandomDraw drawn = op.is_random ? captured_draw(call, *capture) : RandomDraw{};
       capture->add(stream, std::make_unique<KernelCommand>(fn_, user_, op, std::move(values), described,
                                                            reserve(stream, known->scratch), drawn));
@@ -208,18 +208,18 @@ class DriverKernel {
     return OB_OK;
   }
 
-  std::shared_ptr<const Answer> ask(const Call& call, ob_kernel_call* native_call, bool keeps) const {
-    Answer answer;
+  std::shared_ptr<const KernelAnswer> query(const Call& call, ob_kernel_call* native_call, bool keeps) const {
+    KernelAnswer answer;
     if (keeps) {
       native_call->scratch_context = &answer.scratch;
       native_call->scratch = note;
     }
-    const ob_status status = ask_(user_, native_call);
+    const ob_status status = query_fn_(user_, native_call);
     if (!is_unimplemented(status)) {
       check(status, call.op().name.c_str(), call.device());
     }
-    answer.is_taken = status == OB_OK;
-    return std::make_shared<const Answer>(std::move(answer));
+    answer.is_accepted = status == OB_OK;
+    return std::make_shared<const KernelAnswer>(std::move(answer));
   }
 
   // Reserve memory in the pool of the graph that the stream captures. It is released at once:
@@ -260,16 +260,16 @@ class DriverKernel {
   }
 
   ob_operator_fn fn_;
-  ob_operator_fn ask_;  // may be null
+  ob_operator_fn query_fn_;  // may be null
   void* user_;
-  std::shared_ptr<Answers> answers_ = std::make_shared<Answers>();
-  std::shared_ptr<Answers> said_ = std::make_shared<Answers>();  // beforehand
+  std::shared_ptr<KernelAnswers> answers_ = std::make_shared<KernelAnswers>();
+  std::shared_ptr<KernelAnswers> query_answers_ = std::make_shared<KernelAnswers>();  // beforehand
 };
 
 }  // namespace
 
-NativeKernel driver_kernel(ob_operator_fn fn, ob_operator_fn ask, void* user) {
-  return DriverKernel(fn, ask, user);
+NativeKernel driver_kernel(ob_operator_fn fn, ob_operator_fn query_fn, void* user) {
+  return DriverKernel(fn, query_fn, user);
 }
 
 namespace {
@@ -281,12 +281,12 @@ const DriverKernel* kernel_of(const Operator& op) {
 
 }  // namespace
 
-bool can_ask_native(const Operator& op) {
+bool can_query_native(const Operator& op) {
   const DriverKernel* kernel = kernel_of(op);
-  return kernel != nullptr && kernel->can_answer();
+  return kernel != nullptr && kernel->can_query();
 }
 
-NativeAnswer ask_native(const Call& call, c10::ArrayRef<c10::IValue> arguments, uint64_t* out_kept) {
+NativeAnswer query_native(const Call& call, c10::ArrayRef<c10::IValue> arguments, uint64_t* out_kept) {
   const DriverKernel* kernel = kernel_of(call.op());
   return kernel == nullptr ? NativeAnswer::Unknown : kernel->answer(call, arguments, out_kept);
 }

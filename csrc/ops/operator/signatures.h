@@ -42,7 +42,7 @@ struct CallShape {
   // The CPU kernel computes shapes with the same function, or was tried on a call of the class.
   bool is_verified = false;
   // Only the CPU kernel decides how written tensors change. If it runs, the caller waits.
-  bool asks_kernel = false;
+  bool requires_cpu_kernel = false;
   std::vector<OutputShape> outputs;  // outputs of the fresh returns, lists flattened
   std::vector<int32_t> list_sizes;  // per fresh return: -1 for a tensor, else the number of outputs in its list
   // Written arguments that change their shape (an `out=` of the wrong size): index among the

@@ -115,7 +115,7 @@ NativeAnswer query_driver(Operator& fused, const at::Tensor& query, const at::Te
                        ? at::empty(mask->sizes(), at::TensorOptions(query.scalar_type()).device(c10::kMeta))
                        : *mask;
   }
-  return ask_native(call, described);
+  return query_native(call, described);
 }
 
 // Return true if the driver's own fused kernel takes a call. Assume so if it cannot be asked.
@@ -125,7 +125,7 @@ bool is_native(Operator& fused, const at::Tensor& query, const at::Tensor& key, 
   if (!has_native(fused) || !allows_native()) {
     return false;
   }
-  if (!can_ask_native(fused)) {
+  if (!can_query_native(fused)) {
     return true;
   }
   if (!fits(query, key, value, mask, enable_gqa)) {
@@ -135,7 +135,7 @@ bool is_native(Operator& fused, const at::Tensor& query, const at::Tensor& key, 
   // driver then declines.
   return query.unsafeGetTensorImpl()->is_python_dispatch()
              ? is_generated(query, dropout, /*may_be_native=*/true)
-             : query_driver(fused, query, key, value, mask, dropout, is_causal, scale) == NativeAnswer::Takes;
+             : query_driver(fused, query, key, value, mask, dropout, is_causal, scale) == NativeAnswer::Accepts;
 }
 
 // Choose in this order. First, the driver's own fused kernel, or a fused kernel that a vendor

@@ -207,7 +207,7 @@ ListRecipeRef ListOperator::refused(const ListRecipeRef& recipe, c10::ArrayRef<c
     return recipe;
   } catch (const kernels::ProgramRefused& error) {
     if (!recipe->kept.empty() && may_be_plans(error, device)) {
-      drop(*recipe, arguments, device, words_of(error));
+      drop(*recipe, arguments, device, message_of(error));
       return nullptr;
     }
     OperatorRecipes::of(op_).list(unusable(op_, error));
@@ -245,24 +245,25 @@ ListRecipeRef ListOperator::build(c10::ArrayRef<c10::IValue> arguments, c10::Dev
 // Return null with a refusal.
 ListRecipeRef ListOperator::ask_for_recipe(c10::ArrayRef<c10::IValue> arguments, c10::DeviceIndex device,
                                            BuiltPlan* out_refusal) const {
-  const PlanBuilder* ask = plan_builder();
-  if (ask == nullptr) {
+  const PlanBuilder* active_builder = plan_builder();
+  if (active_builder == nullptr) {
     out_refusal->refusal = "the driver has no kernel generator [no-generator]";
     return nullptr;
   }
   BuiltPlan& built = *out_refusal;
   for (bool is_dropped = true; is_dropped;) {
     const NotedCall noted("the builder of plans", device, nullptr, op_.name.c_str());
-    built = ask->build_chunks(op_, first_elements(arguments), device);
+    built = active_builder->build_chunks(op_, first_elements(arguments), device);
     if (!built.refusal.empty()) {
       return nullptr;
     }
     try {
-      TORCH_CHECK_VALUE(built.damage.empty(), built.damage);
+      TORCH_CHECK_VALUE(built.unusable_reason.empty(), built.unusable_reason);
       return make(built, arguments, device);
     } catch (const c10::ValueError& error) {
-      is_dropped = may_be_plans(error, device) &&
-                   ask->drop_chunks(op_, first_elements(arguments), device, built.text, error.what_without_backtrace());
+      is_dropped =
+          may_be_plans(error, device) && active_builder->drop_chunks(op_, first_elements(arguments), device, built.text,
+                                                                     error.what_without_backtrace());
       if (!is_dropped) {  // an invalid plan, or a program that is refused
         built.refusal = unusable(op_, error);
       }
@@ -273,9 +274,9 @@ ListRecipeRef ListOperator::ask_for_recipe(c10::ArrayRef<c10::IValue> arguments,
 
 void ListOperator::drop(const ListRecipe& recipe, c10::ArrayRef<c10::IValue> arguments, c10::DeviceIndex device,
                         const std::string& why) {
-  const PlanBuilder* ask = plan_builder();
-  if (!recipe.is_dropped.exchange(true, std::memory_order_relaxed) && ask != nullptr) {
-    ask->drop_chunks(op_, first_elements(arguments), device, recipe.kept, why);
+  const PlanBuilder* active_builder = plan_builder();
+  if (!recipe.is_dropped.exchange(true, std::memory_order_relaxed) && active_builder != nullptr) {
+    active_builder->drop_chunks(op_, first_elements(arguments), device, recipe.kept, why);
   }
 }
 
@@ -300,7 +301,7 @@ ListRecipeRef ListOperator::make(BuiltPlan& built, c10::ArrayRef<c10::IValue> ar
   auto recipe = std::make_shared<ListRecipe>();
   recipe->kernels = std::move(built.kernels);
   recipe->plan = std::move(plan);
-  recipe->kept = built.is_kept ? built.text : std::string();
+  recipe->kept = built.is_from_disk ? built.text : std::string();
   build_programs<ListRecipe>(recipe, device);
   return recipe;
 }
@@ -333,7 +334,7 @@ bool ListOperator::run(torch::jit::Stack* stack) {
         if (recipe->kept.empty() || !may_be_plans(error, device)) {
           throw;
         }
-        drop(*recipe, arguments, device, words_of(error));
+        drop(*recipe, arguments, device, message_of(error));
       }
       if (call.has_launched()) {
         throw;  // nothing is written twice

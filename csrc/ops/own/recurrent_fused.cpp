@@ -184,7 +184,7 @@ std::optional<int64_t> bytes_kept(Operator& op, const RecurrentNet& net, bool ke
   std::vector<c10::IValue> described(operands.begin(), operands.end());
   described[1] = at::empty({count}, at::TensorOptions(net.input.scalar_type()).device(c10::kMeta));
   uint64_t bytes = 0;
-  if (ask_native(Call(op, operands), described, keeps ? &bytes : nullptr) != NativeAnswer::Takes) {
+  if (query_native(Call(op, operands), described, keeps ? &bytes : nullptr) != NativeAnswer::Accepts) {
     return std::nullopt;
   }
   return static_cast<int64_t>(bytes);
@@ -286,7 +286,7 @@ Operator& fused_operator() {
 }  // namespace
 
 bool may_run_fused() {
-  return has_native(fused_operator()) && allows_native() && can_ask_native(fused_operator());
+  return has_native(fused_operator()) && allows_native() && can_query_native(fused_operator());
 }
 
 std::optional<NetResults> run_fused(const RecurrentNet& given) {

@@ -105,7 +105,7 @@ void check_drops_none(const Call& call, size_t place) {
   }
   raise(ErrorKind::NotSupported, OB_UNIMPLEMENTED,
         call.op().name + " uses dropout, and no kernel for this call can reproduce its mask" +
-            none_generated(call.op()) +
+            explain_last_refusal(call.op()) +
             ". Disable dropout, or select the composite form with torch.nn.attention.sdpa_kernel(SDPBackend.MATH).");
 }
 

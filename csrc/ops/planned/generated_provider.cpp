@@ -51,7 +51,7 @@ bool may_be_dropped_natively(const Call& call) {
 }
 
 bool may_run(const Call& call) {
-  return has_shapes(call) && call.has_signature() && !call.asks_kernel() && !may_be_dropped_natively(call);
+  return has_shapes(call) && call.has_signature() && !call.requires_cpu_kernel() && !may_be_dropped_natively(call);
 }
 
 bool run_as_others(const Call& call, torch::jit::Stack* stack) {
@@ -149,7 +149,7 @@ bool run_by_kernels(const Call& call, torch::jit::Stack* stack, PlannedCallPtr* 
     return run_as_others(call, stack);
   }
   const std::shared_ptr<const CallShape> shape = accepted_shape_of(call);
-  if (!shape->is_known() || shape->asks_kernel) {
+  if (!shape->is_known() || shape->requires_cpu_kernel) {
     return false;
   }
   if (shape->resized.empty()) {
@@ -160,7 +160,7 @@ bool run_by_kernels(const Call& call, torch::jit::Stack* stack, PlannedCallPtr* 
 }
 
 // Return why no plan was asked for.
-std::string why_unasked(const Call& call) {
+std::string explain_missing_plan(const Call& call) {
   return call.has_sparse() ? "an argument is not a dense strided tensor [layout]"
          : call.op().kind == OpKind::Waits
              ? "the result's size depends on values, and there is no decomposition [values-decide]"
@@ -171,12 +171,13 @@ std::string why_unasked(const Call& call) {
 
 }  // namespace
 
-std::string none_generated(const Operator& op) {
+std::string explain_last_refusal(const Operator& op) {
   if (refused_op != &op || refused_call == nullptr || refused_call->refusal.empty()) {
     return {};
   }
-  const PlanBuilder* ask = plan_builder();
-  std::string refusal = ask != nullptr ? ask->explained(refused_call->refusal) : refused_call->refusal;
+  const PlanBuilder* active_builder = plan_builder();
+  std::string refusal =
+      active_builder != nullptr ? active_builder->explained(refused_call->refusal) : refused_call->refusal;
   if (refusal.ends_with('.')) {
     refusal.pop_back();
   }
@@ -202,7 +203,7 @@ bool run_generated(const Call& call, torch::jit::Stack* stack) {
   }
   // Parts of the call may have been refused too. This is the reason for the call itself.
   if (refused == nullptr) {
-    refused = OperatorRecipes::of(call.op()).refuse(why_unasked(call));
+    refused = OperatorRecipes::of(call.op()).refuse(explain_missing_plan(call));
   }
   refused_op = &call.op();
   refused_call = std::move(refused);

@@ -32,8 +32,8 @@ struct BuiltPlan {
   std::vector<std::unique_ptr<const kernels::DeviceKernel>> kernels;
   std::string refusal;  // "" if there is a plan
   bool refuses_class = false;  // true: the whole class; false: these arguments only
-  bool is_kept = false;  // it was read from disk
-  std::string damage;  // why the text on disk cannot be used; only `text` is set then
+  bool is_from_disk = false;
+  std::string unusable_reason;  // why the text on disk cannot be used; only `text` is set then
 
   // Neither: another process has stored a plan of the class meanwhile.
   bool is_elsewhere() const { return text.empty() && refusal.empty(); }
@@ -87,7 +87,7 @@ bool run_generated(const Call& call, torch::jit::Stack* stack);
 
 // Return the sentence that explains why the last call of the operator on this thread has no plan,
 // with advice: to be appended to a sentence, without its full stop. "" if it was not refused.
-std::string none_generated(const Operator& op);
+std::string explain_last_refusal(const Operator& op);
 
 // Return the refused operators and the reasons.
 OUTBOARD_API std::vector<std::pair<std::string, std::string>> refused_operators();

@@ -528,7 +528,7 @@ void check_tensors(const kernels::Plan& plan, const Call& call, const Tensors& t
 
 Recipe::Recipe(kernels::Plan new_plan, BuiltPlan& built, const Operator& op)
     : plan(std::move(new_plan)), kernels(std::move(built.kernels)) {
-  kept = built.is_kept ? built.text : std::string();
+  kept = built.is_from_disk ? built.text : std::string();
   for (const PlanStep& step : plan.steps()) {
     if (step.kind == PlanStep::Kind::Number) {
       TORCH_CHECK_VALUE(step.index < op.args.size() &&

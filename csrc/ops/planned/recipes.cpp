@@ -64,8 +64,8 @@ uint32_t abilities() {
   static std::atomic<int> known{-1};
   int answer = known.load(std::memory_order_relaxed);
   if (C10_UNLIKELY(answer < 0)) {
-    const PlanBuilder* ask = builder.load();
-    answer = ask != nullptr ? static_cast<int>(ask->abilities()) : 0;
+    const PlanBuilder* active_builder = builder.load();
+    answer = active_builder != nullptr ? static_cast<int>(active_builder->abilities()) : 0;
     known.store(answer, std::memory_order_relaxed);
   }
   return static_cast<uint32_t>(answer);
@@ -181,7 +181,7 @@ std::string unusable(const Operator& op, const c10::Error& error) {
   return reason + " [program]";
 }
 
-std::string words_of(const std::exception& error) {
+std::string message_of(const std::exception& error) {
   const auto* known = dynamic_cast<const c10::Error*>(&error);
   return known != nullptr ? known->what_without_backtrace() : error.what();
 }
@@ -352,16 +352,16 @@ std::shared_ptr<const PlannedCall> OperatorRecipes::use(const std::shared_ptr<co
 }
 
 void OperatorRecipes::load(const Call& call, const PlannedKey& key, Class& group) {
-  if (const PlanBuilder* ask = builder.load()) {
-    for (BuiltPlan& kept : ask->load(call, numbers(call), key.is_aliased)) {
+  if (const PlanBuilder* active_builder = builder.load()) {
+    for (BuiltPlan& kept : active_builder->load(call, numbers(call), key.is_aliased)) {
       if (!kept.refusal.empty()) {
         refuse(kept.refusal, &group);
       } else {
         try {
-          TORCH_CHECK_VALUE(kept.damage.empty(), kept.damage);
+          TORCH_CHECK_VALUE(kept.unusable_reason.empty(), kept.unusable_reason);
           classes_.keep(recipe_of(kept, call), group);
         } catch (const c10::Error& error) {
-          ask->drop(call, numbers(call), key.is_aliased, kept.text, error.what_without_backtrace());
+          active_builder->drop(call, numbers(call), key.is_aliased, kept.text, error.what_without_backtrace());
         }
       }
     }
@@ -372,24 +372,24 @@ void OperatorRecipes::drop(const Recipe& recipe, const Call& original, const std
   const FlatCall flat(original);
   const Call& call = flat.call();
   const bool was_dropped = recipe.is_dropped.exchange(true, std::memory_order_relaxed);
-  const PlanBuilder* ask = builder.load();
-  if (ask != nullptr && !was_dropped) {
-    ask->drop(call, numbers(call), is_aliased(call), recipe.kept, words_of(failure));
+  const PlanBuilder* active_builder = builder.load();
+  if (active_builder != nullptr && !was_dropped) {
+    active_builder->drop(call, numbers(call), is_aliased(call), recipe.kept, message_of(failure));
   }
 }
 
 std::shared_ptr<const PlannedCall> OperatorRecipes::build(const FlatCall& flat, const PlannedKey& key,
                                                           const std::shared_ptr<Class>& group) {
   const Call& call = flat.call();
-  const PlanBuilder* ask = builder.load();
-  if (ask == nullptr) {
+  const PlanBuilder* active_builder = builder.load();
+  if (active_builder == nullptr) {
     return refuse("the driver has no kernel generator [no-generator]", nullptr);
   }
   group->failure.raise_if_recent();
   BuiltPlan built;
   try {
     const NotedCall noted("the builder of plans", call.device(), nullptr, call.op().name.c_str());
-    built = ask->build(call, numbers(call), key.is_aliased);
+    built = active_builder->build(call, numbers(call), key.is_aliased);
   } catch (...) {
     group->failure.keep_current();
     throw;

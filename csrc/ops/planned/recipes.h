@@ -127,6 +127,6 @@ bool run_recipe(const PlannedCall& planned, const Call& call, torch::jit::Stack*
 bool may_be_plans(const std::exception& error, c10::DeviceIndex device);
 
 // Return an exception's message, without the stack that torch adds to its own exceptions.
-std::string words_of(const std::exception& error);
+std::string message_of(const std::exception& error);
 
 }  // namespace outboard

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "ops/call/rehearsal.h"
+#include "ops/call/stand_ins.h"
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/EmptyTensor.h>
@@ -20,7 +20,7 @@ namespace outboard {
 
 namespace {
 
-constexpr size_t kLargestStandIns = 64 << 20;  // bytes, of one call
+constexpr size_t kMaxStandInBytes = 64 << 20;  // bytes, of one call
 
 at::Tensor filled(c10::IntArrayRef sizes, c10::ScalarType dtype, Elements elements) {
   at::Tensor cpu = at::detail::empty_cpu(sizes, dtype);
@@ -38,7 +38,7 @@ at::Tensor filled(c10::IntArrayRef sizes, c10::ScalarType dtype, Elements elemen
   return cpu;
 }
 
-at::Tensor stand_in_for(const at::Tensor& tensor, StandIn stand_in, Elements elements) {
+at::Tensor make_stand_in(const at::Tensor& tensor, StandIn stand_in, Elements elements) {
   if (tensor.device().is_cpu()) {
     return tensor;
   }
@@ -71,7 +71,7 @@ size_t bytes_of_arguments(const Call& call) {
 
 namespace {
 
-torch::jit::Stack stand_ins_of(const Call& call, StandIn stand_in, const CallShape* shape) {
+torch::jit::Stack make_stand_ins(const Call& call, StandIn stand_in, const CallShape* shape) {
   const Operator& op = call.op();
   const Elements elements = harmless_elements(op.facts).value_or(Elements::Zeros);
   torch::jit::Stack stack;
@@ -83,7 +83,7 @@ torch::jit::Stack stand_ins_of(const Call& call, StandIn stand_in, const CallSha
       stack.push_back(map_device(call.arg(i), c10::DeviceType::CPU));
     } else {
       stack.push_back(map_tensors(info, call.arg(i),
-                                  [&](const at::Tensor& tensor) { return stand_in_for(tensor, stand_in, elements); }));
+                                  [&](const at::Tensor& tensor) { return make_stand_in(tensor, stand_in, elements); }));
     }
   }
   if (shape != nullptr && stand_in == StandIn::Whole) {
@@ -103,20 +103,20 @@ torch::jit::Stack run_on_stand_ins(const Call& call, StandIn stand_in, const Cal
   torch::jit::Stack arguments;
   run_before_call(
       [&] {
-        stack = stand_ins_of(call, stand_in, shape);
+        stack = make_stand_ins(call, stand_in, shape);
         arguments = stack;  // a kernel's results may be references to its arguments, which must outlive the call
         call.op().cpu_handle().redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack);
       },
-      /*is_asked=*/true);
+      /*refuses_call=*/true);
   return stack;
 }
 
-void rehearse(const Call& call, StandIn stand_in) {
+void check_on_stand_ins(const Call& call, StandIn stand_in) {
   if (call.has_sparse()) {
     return;
   }
-  if (stand_in == StandIn::Whole && bytes_of_arguments(call) > kLargestStandIns) {
-    call.ask_kernel();
+  if (stand_in == StandIn::Whole && bytes_of_arguments(call) > kMaxStandInBytes) {
+    call.require_cpu_kernel();
     return;
   }
   run_on_stand_ins(call, stand_in);

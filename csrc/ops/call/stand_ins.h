@@ -25,7 +25,7 @@ torch::jit::Stack run_on_stand_ins(const Call& call, StandIn stand_in, const Cal
 // Do the same only to raise the exception. Call it if the arguments' metadata or constants show
 // that the kernel will raise. If the arguments are too large for stand-ins, the caller waits for
 // the call instead.
-void rehearse(const Call& call, StandIn stand_in);
+void check_on_stand_ins(const Call& call, StandIn stand_in);
 
 // Return true if one element of each tensor makes a valid call of the operator, whatever the sizes.
 bool is_elementwise(const Operator& op);
