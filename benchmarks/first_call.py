@@ -122,9 +122,7 @@ def run(environment: dict[str, str], driver: str, options: str, rows: int, case:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def measure(
-    driver: str, options: str, rounds: int, cases: list[str], pack: Path | None
-) -> dict[str, dict[str, float]]:
+def measure(driver: str, options: str, rounds: int, cases: list[str], pack: Path | None) -> dict[str, dict[str, float]]:
     """Return the milliseconds of each case, without plans, with plans on disk and with a pack."""
     samples: dict[str, dict[str, list[float]]] = {
         name: {way: [] for way in ("nothing", "disk", "pack")} for name in ("neg", *cases)

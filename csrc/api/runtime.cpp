@@ -31,7 +31,7 @@ c10::DeviceIndex index_of(c10::DeviceIndex device) {
   return index;
 }
 
-Stream& ours(c10::Stream stream) {
+Stream& to_core_stream(c10::Stream stream) {
   TORCH_CHECK_VALUE(stream.device_type() == kDeviceType, "expected a stream of ", c10::Device(kDeviceType), ", got ",
                     stream);
   return outboard::from_c10(stream);
@@ -148,11 +148,11 @@ c10::Stream default_stream(c10::DeviceIndex device) {
 }
 
 void set_current_stream(c10::Stream stream) {
-  outboard::set_current_stream(ours(stream));
+  outboard::set_current_stream(to_core_stream(stream));
 }
 
 uint64_t stream_handle(c10::Stream stream) {
-  return outboard::handle_for_caller(ours(stream));
+  return outboard::handle_for_caller(to_core_stream(stream));
 }
 
 void device_synchronize(c10::DeviceIndex device) {
@@ -181,7 +181,7 @@ uint64_t build_kernel(c10::DeviceIndex device, const ob_program_source& source, 
 }
 
 void launch(c10::Stream stream, const ob_launch& launch) {
-  outboard::queue_launch(ours(stream), launch);
+  outboard::queue_launch(to_core_stream(stream), launch);
 }
 
 }  // namespace torch_outboard

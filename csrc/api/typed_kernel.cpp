@@ -25,8 +25,8 @@ void check_declared(const TypedKernel& kernel, size_t index, const at::Tensor& t
   TORCH_CHECK_VALUE(!impl.is_python_dispatch(), "argument ", index, " of the kernel ", name,
                     " has no memory (it is a tensor of a trace): wrap the launch in torch.library.custom_op, which "
                     "torch.compile does not trace");
-  TORCH_CHECK_VALUE(is_ours(impl), "argument ", index, " of the kernel ", name, " must be a tensor on '", driver_name(),
-                    "', got one on ", tensor.device(), ": move it there");
+  TORCH_CHECK_VALUE(is_device_tensor(impl), "argument ", index, " of the kernel ", name, " must be a tensor on '",
+                    driver_name(), "', got one on ", tensor.device(), ": move it there");
   TORCH_CHECK_VALUE(has_plain_elements(tensor), "argument ", index, " of the kernel ", name,
                     " must be a dense tensor, neither conjugated nor negated lazily: pass x.resolve_conj(),"
                     " x.resolve_neg() or x.to_dense()");

@@ -52,9 +52,9 @@ void set_outboard_error(ErrorKind kind, ob_status code, const std::string& messa
 // Raise the Python exception. Return for the kinds with a C++ class in torch, and once
 // Python cannot be called any more.
 void raise_python(ErrorKind kind, ob_status code, const std::string& message) {
-  const bool is_ours = kind == ErrorKind::Driver || kind == ErrorKind::NotSupported ||
-                       kind == ErrorKind::Registration || kind == ErrorKind::Capture;
-  if (!is_ours || python_is_gone()) {
+  const bool is_own_error = kind == ErrorKind::Driver || kind == ErrorKind::NotSupported ||
+                            kind == ErrorKind::Registration || kind == ErrorKind::Capture;
+  if (!is_own_error || python_is_gone()) {
     return;
   }
   const WithGil gil;

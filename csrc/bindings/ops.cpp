@@ -129,7 +129,7 @@ class CapturedCall {
   // Return true if the tensor has elements that the call must write;
   // false for a view of an argument.
   static bool makes_elements(const Call& call, const at::Tensor& result) {
-    if (!result.defined() || result.numel() == 0 || !is_ours(*result.unsafeGetTensorImpl())) {
+    if (!result.defined() || result.numel() == 0 || !is_device_tensor(*result.unsafeGetTensorImpl())) {
       return false;
     }
     bool is_written = false;

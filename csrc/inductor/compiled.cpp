@@ -183,7 +183,7 @@ const void* exchange_stream(const void* stream) {
 void record_on_stream(AtenTensorHandle tensor, const void* stream) {
   keeping_error([&] {
     const at::Tensor& input = tensor_of(tensor);
-    if (is_ours(*input.unsafeGetTensorImpl())) {
+    if (is_device_tensor(*input.unsafeGetTensorImpl())) {
       record_stream(input.storage().data_ptr(), stream_of(stream));
     }
   });

@@ -55,7 +55,7 @@ class Launch final : public HostWork {
 c10::DeviceIndex device_of(const CompiledKernel& kernel, c10::ArrayRef<CompiledArgument> arguments) {
   c10::DeviceIndex device = -1;
   for (const CompiledArgument& argument : arguments) {
-    if (argument.tensor == nullptr || !is_ours(*argument.tensor->unsafeGetTensorImpl())) {
+    if (argument.tensor == nullptr || !is_device_tensor(*argument.tensor->unsafeGetTensorImpl())) {
       continue;
     }
     const c10::DeviceIndex index = argument.tensor->unsafeGetTensorImpl()->device().index();
@@ -88,7 +88,7 @@ void fill_words(Launch& launch, c10::ArrayRef<CompiledArgument> arguments, Launc
     const at::Tensor* tensor = arguments[i].tensor;
     if (tensor == nullptr) {
       launch.words.push_back(arguments[i].bits);
-    } else if (C10_LIKELY(is_ours(*tensor->unsafeGetTensorImpl()))) {
+    } else if (C10_LIKELY(is_device_tensor(*tensor->unsafeGetTensorImpl()))) {
       launch.words.push_back(host_word(kernel, *tensor));
       uses.add(*tensor, kernel.arguments[i] == ArgumentKind::Written);
     } else {

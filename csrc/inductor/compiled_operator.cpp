@@ -149,7 +149,7 @@ class Boxer {
     }
     expect(value.kind == Kind::Tensor, value);
     const at::Tensor& tensor = tensor_of(value.tensor_handle);
-    if (tensor.defined() && is_ours(*tensor.unsafeGetTensorImpl()) && tensor.has_storage()) {
+    if (tensor.defined() && is_device_tensor(*tensor.unsafeGetTensorImpl()) && tensor.has_storage()) {
       // It may come from another stream's pool, as a model's constants do,
       // and nothing else can record it.
       record_stream(tensor.storage().data_ptr(), current_stream(tensor.device().index()));

@@ -85,7 +85,7 @@ bool write_all(int file, const std::string& data) {
 
 // Return true for names that write_program gives its files: a digest, and while they are
 // incomplete a point and six letters.
-bool is_name_of_ours(const std::string& name) {
+bool is_stored_name(const std::string& name) {
   const std::string digits = "0123456789abcdef";
   const bool has_length = name.size() == kNameBytes || (name.size() == kNameBytes + 7 && name[kNameBytes] == '.');
   return has_length && name.find_first_not_of(digits) >= kNameBytes;
@@ -99,7 +99,7 @@ void prune(const std::string& folder) {
   for (auto at = fs::directory_iterator(folder, error); !error && at != fs::directory_iterator(); at.increment(error)) {
     std::error_code gone;
     const std::string name = at->path().filename().string();
-    if (!is_name_of_ours(name) || at->symlink_status(gone).type() != fs::file_type::regular) {
+    if (!is_stored_name(name) || at->symlink_status(gone).type() != fs::file_type::regular) {
       continue;
     }
     const fs::file_time_type written = at->last_write_time(gone);

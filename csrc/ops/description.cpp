@@ -77,8 +77,8 @@ void describe_checks(const Operator& op, Notes& notes) {
   if (op.checks->bad_values) {
     notes.push_back({"checks", "values of tensors, for which the call waits", std::string(op.checks->bad_values->row)});
   }
-  if (op.checks->promoted_into) {
-    notes.push_back({"checks", "results that " + name_of(op, *op.checks->promoted_into) + " cannot hold",
+  if (op.checks->promoted_argument) {
+    notes.push_back({"checks", "results that " + name_of(op, *op.checks->promoted_argument) + " cannot hold",
                      "csrc/ops/call/argument_checks.cpp"});
   }
 }

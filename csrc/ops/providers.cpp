@@ -18,9 +18,9 @@ std::atomic<GeneratedMode> generated_mode_{GeneratedMode::Off};
 namespace {
 
 enum class Generates : uint8_t { Unknown, No, Yes };
-std::array<std::atomic<Generates>, kMaxDevices> answers{};
+std::array<std::atomic<Generates>, kMaxDevices> generation_states{};
 
-bool query_builder(c10::DeviceIndex device) {
+bool should_generate(c10::DeviceIndex device) {
   if (driver().program_build == nullptr) {
     return false;
   }
@@ -34,18 +34,18 @@ void set_providers(const Providers& providers) {
   detail::allows_native_.store(providers.native);
   detail::allows_host_.store(providers.host);
   detail::generated_mode_.store(providers.generated);
-  for (std::atomic<Generates>& answer : answers) {
+  for (std::atomic<Generates>& answer : generation_states) {
     answer.store(Generates::Unknown);
   }
 }
 
 bool generates_for(c10::DeviceIndex device) {
-  std::atomic<Generates>& answer = answers[static_cast<size_t>(device)];
+  std::atomic<Generates>& answer = generation_states[static_cast<size_t>(device)];
   const Generates known = answer.load(std::memory_order_relaxed);
   if (C10_LIKELY(known != Generates::Unknown)) {
     return known == Generates::Yes;
   }
-  const bool generates = query_builder(device);
+  const bool generates = should_generate(device);
   answer.store(generates ? Generates::Yes : Generates::No, std::memory_order_relaxed);
   return generates;
 }

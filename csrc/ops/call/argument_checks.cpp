@@ -19,7 +19,7 @@ namespace {
 
 // Return the argument to which an element-wise operator writes its result, if it
 // promotes its arguments' dtypes.
-std::optional<uint8_t> promoted_into(const Operator& op) {
+std::optional<uint8_t> promoted_argument(const Operator& op) {
   if (!op.handle.hasTag(at::Tag::pointwise)) {
     return std::nullopt;
   }
@@ -142,11 +142,11 @@ std::unique_ptr<const ArgumentChecks> argument_checks(const Operator& op) {
   auto checks = std::make_unique<ArgumentChecks>();
   checks->overlaps = overlap_rules(op);
   checks->bad_arguments = bad_argument_rules(op);
-  checks->promoted_into = promoted_into(op);
+  checks->promoted_argument = promoted_argument(op);
   checks->numbers = numbers_of(op);
   checks->bad_values = bad_value_rule(op);
-  if (checks->overlaps.empty() && checks->bad_arguments.empty() && !checks->promoted_into && checks->numbers.empty() &&
-      !checks->bad_values) {
+  if (checks->overlaps.empty() && checks->bad_arguments.empty() && !checks->promoted_argument &&
+      checks->numbers.empty() && !checks->bad_values) {
     return nullptr;
   }
   return checks;
@@ -162,8 +162,8 @@ void run_argument_checks(const ArgumentChecks& checks, const Call& call) {
   for (const uint8_t place : checks.numbers) {
     check_number(call.arg(place), call);
   }
-  if (checks.promoted_into && !call.has_sparse()) {
-    check_promotion(*checks.promoted_into, call);
+  if (checks.promoted_argument && !call.has_sparse()) {
+    check_promotion(*checks.promoted_argument, call);
   }
   if (C10_UNLIKELY(checks.bad_values.has_value())) {
     check_bad_values(*checks.bad_values, call);

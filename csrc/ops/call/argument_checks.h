@@ -19,7 +19,7 @@ namespace outboard {
 struct ArgumentChecks {
   std::vector<OverlapRule> overlaps;
   std::vector<BadArgumentRule> bad_arguments;
-  std::optional<uint8_t> promoted_into;  // the argument that an element-wise operator writes its result to
+  std::optional<uint8_t> promoted_argument;  // the argument that an element-wise operator writes its result to
   std::vector<uint8_t> numbers;  // arguments of type Scalar, which a kernel converts to its tensors' types
   std::optional<BadValueRule> bad_values;
 };

@@ -38,14 +38,14 @@ std::exception_ptr with_name_of(const std::string& what, bool is_late) {
 
 // The work that this thread is passing to its driver. If the driver runs it at once, the
 // caller's context is already set.
-thread_local const HostWork* handed_over = nullptr;
+thread_local const HostWork* passed_work = nullptr;
 
-class HandOver {
+class PassedWorkGuard {
  public:
-  explicit HandOver(const HostWork* work) : here_(handed_over) { here_ = work; }
-  ~HandOver() { here_ = nullptr; }
-  HandOver(const HandOver&) = delete;
-  HandOver& operator=(const HandOver&) = delete;
+  explicit PassedWorkGuard(const HostWork* work) : here_(passed_work) { here_ = work; }
+  ~PassedWorkGuard() { here_ = nullptr; }
+  PassedWorkGuard(const PassedWorkGuard&) = delete;
+  PassedWorkGuard& operator=(const PassedWorkGuard&) = delete;
 
  private:
   const HostWork*& here_;
@@ -71,7 +71,7 @@ bool HostWork::queue(Owned<HostWork> work, const char* name) {
   };
   bool is_queued = false;
   {
-    const HandOver handing(work.get());
+    const PassedWorkGuard handing(work.get());
     is_queued = queue_host_work(stream, run_once, work.get(), name);  // if it raises, the work never runs
   }
   static_cast<void>(work.release());
@@ -82,7 +82,7 @@ bool HostWork::queue(Owned<HostWork> work, const char* name) {
 void HostWork::run_at(const WorkPosition& position, void (HostWork::*body)()) noexcept {
   try {
     std::optional<CallContext::Scope> in_context;
-    if (this != handed_over) {
+    if (this != passed_work) {
       in_context.emplace(context_);
     }
     const KeepWarnings keep_warnings(*position.stream, name());

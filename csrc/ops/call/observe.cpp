@@ -13,7 +13,7 @@ namespace {
 using Accesses = c10::SmallVector<ObservedAccess, 8>;
 
 void add(Accesses& accesses, const at::Tensor& tensor, c10::DeviceIndex device, bool is_write) {
-  if (!tensor.defined() || !is_ours(*tensor.unsafeGetTensorImpl()) || tensor.device().index() != device) {
+  if (!tensor.defined() || !is_device_tensor(*tensor.unsafeGetTensorImpl()) || tensor.device().index() != device) {
     return;
   }
   if (is_sparse_coo(tensor)) {
@@ -57,7 +57,7 @@ void observe_results(Observer& observer, const Operator& op, const torch::jit::S
   Accesses accesses;
   c10::DeviceIndex device = -1;
   const auto visit = [&](const at::Tensor& tensor) {
-    if (tensor.defined() && is_ours(*tensor.unsafeGetTensorImpl())) {
+    if (tensor.defined() && is_device_tensor(*tensor.unsafeGetTensorImpl())) {
       device = device < 0 ? tensor.device().index() : device;
       add(accesses, tensor, device, /*is_write=*/true);
     }

@@ -28,8 +28,8 @@ bool same_storage(const at::Tensor& a, const at::Tensor& b) {
          b.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
 }
 
-bool is_dense_of_ours(const at::Tensor& tensor) {
-  return tensor.layout() == c10::kStrided && is_ours(*tensor.unsafeGetTensorImpl());
+bool is_dense_device_tensor(const at::Tensor& tensor) {
+  return tensor.layout() == c10::kStrided && is_device_tensor(*tensor.unsafeGetTensorImpl());
 }
 
 [[noreturn]] void raise_undeclared(const Call& call, size_t result, const char* relation, size_t argument) {
@@ -83,7 +83,7 @@ class Adopter {
   // them among arguments and results.
   at::Tensor adopt_part(const at::Tensor& part) const {
     for (const auto& [index, tensor, shell, is_part] : arguments_) {
-      if (is_dense_of_ours(tensor) && same_storage(shell, part)) {
+      if (is_dense_device_tensor(tensor) && same_storage(shell, part)) {
         return shell.is_same(part) ? tensor : view_of(tensor, part);
       }
     }
@@ -138,7 +138,7 @@ class Adopter {
 
   at::Tensor adopt_fresh(size_t index, const at::Tensor& result) const {
     for (const auto& [owner, tensor, shell, is_part] : arguments_) {
-      if (is_dense_of_ours(tensor) && same_storage(shell, result)) {
+      if (is_dense_device_tensor(tensor) && same_storage(shell, result)) {
         if (call_.op().is_torch_operator) {
           return view_of(tensor, result);  // for example channel_shuffle of nothing
         }
@@ -157,7 +157,7 @@ class Adopter {
 // memory that it gave the shell.
 bool is_elsewhere(const at::Tensor& tensor, const at::Tensor& shell) {
   void* expected = nullptr;
-  return !is_ours(*tensor.unsafeGetTensorImpl()) || !storage_host_address(tensor.storage(), &expected) ||
+  return !is_device_tensor(*tensor.unsafeGetTensorImpl()) || !storage_host_address(tensor.storage(), &expected) ||
          shell.storage().data() != expected;
 }
 

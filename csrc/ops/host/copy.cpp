@@ -49,7 +49,7 @@ void check_copy(const at::Tensor& src, const at::Tensor& dst) {
 }
 
 // Return true if the byte spans, from the first to the last element, of both overlap.
-bool spans_meet(const at::Tensor& a, const at::Tensor& b) {
+bool do_spans_overlap(const at::Tensor& a, const at::Tensor& b) {
   const auto* first = static_cast<const std::byte*>(a.const_data_ptr());
   const auto* second = static_cast<const std::byte*>(b.const_data_ptr());
   return a.is_alias_of(b) && first < second + span_bytes(b.sizes(), b.strides(), b.element_size()) &&
@@ -236,10 +236,10 @@ bool try_within_device(const at::Tensor& src, const at::Tensor& dst) {
   if (copy_on_host(src, dst) || copy_lazy(src, dst) || (!same_bits(src, dst) && copy_by_plan(src, dst))) {
     return true;
   }
-  if (spans_meet(src, dst)) {  // for example x[:, 1:] = x[:, :-1]: drivers copy only between disjoint memory
-    const at::Tensor apart = staging_like(src, src.device().index(), src.scalar_type());
-    within_device(src, apart);
-    within_device(apart, dst);
+  if (do_spans_overlap(src, dst)) {  // for example x[:, 1:] = x[:, :-1]: drivers copy only between disjoint memory
+    const at::Tensor contiguous_copy = staging_like(src, src.device().index(), src.scalar_type());
+    within_device(src, contiguous_copy);
+    within_device(contiguous_copy, dst);
     return true;
   }
   return copy_strided_by_driver(src, dst, stream) || copy_by_plan(src, dst);
@@ -304,8 +304,8 @@ at::Tensor copy_from(const at::Tensor& source, const at::Tensor& dst, bool non_b
   if (src.numel() == 0) {
     return dst;
   }
-  const bool from_device = is_ours(*src.unsafeGetTensorImpl());
-  const bool to_our_device = is_ours(*dst.unsafeGetTensorImpl());
+  const bool from_device = is_device_tensor(*src.unsafeGetTensorImpl());
+  const bool to_our_device = is_device_tensor(*dst.unsafeGetTensorImpl());
   TORCH_CHECK((from_device || src.device().is_cpu()) && (to_our_device || dst.device().is_cpu()), "a copy from ",
               src.device(), " to ", dst.device(), " is not supported: copy to the CPU first");
   if (Observer* active = observer(); C10_UNLIKELY(active != nullptr)) {

@@ -65,7 +65,7 @@ class CopyMaker {
   explicit CopyMaker(const Call& call) : call_(call) {
     for (size_t i = 0; i < call.op().args.size(); ++i) {
       call.for_each_tensor(i, [&](size_t, const at::Tensor& tensor) {
-        if (is_ours(*tensor.unsafeGetTensorImpl()) && !is_sparse_coo(tensor)) {
+        if (is_device_tensor(*tensor.unsafeGetTensorImpl()) && !is_sparse_coo(tensor)) {
           Use& use = use_of(tensor);
           ++use.tensors;
           use.is_written |= call.op().args[i].is_written;
@@ -115,7 +115,7 @@ class CopyMaker {
 
   at::Tensor copy(const at::Tensor& tensor) {
     const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
-    if (!is_ours(impl)) {
+    if (!is_device_tensor(impl)) {
       return tensor;
     }
     if (is_sparse_coo(tensor)) {

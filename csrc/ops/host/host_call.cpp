@@ -314,7 +314,7 @@ class ArgumentMaker {
       }
       return convert_sparse(tensor, [this](const at::Tensor& part) { return shell(part); });
     }
-    return C10_LIKELY(is_ours(*tensor.unsafeGetTensorImpl())) ? shells_.make(tensor) : copy_of(tensor);
+    return C10_LIKELY(is_device_tensor(*tensor.unsafeGetTensorImpl())) ? shells_.make(tensor) : copy_of(tensor);
   }
 
   // Read CPU operands now: the caller may change them before the call runs.
@@ -383,7 +383,7 @@ bool fill_queued(const Call& call, const CallShape& shape, KernelWork& work, c10
   return maker.is_reachable();
 }
 
-bool run_queued(const Call& call, const CallShape& shape, torch::jit::Stack* stack) {
+bool queue_run(const Call& call, const CallShape& shape, torch::jit::Stack* stack) {
   Operator& op = call.op();
   resize_written(call, shape);
   auto work = KernelWork::make(call, current_stream(call.device()));
@@ -402,7 +402,7 @@ bool run_queued(const Call& call, const CallShape& shape, torch::jit::Stack* sta
   return true;
 }
 
-bool run_waited(const Call& call, torch::jit::Stack* stack) {
+bool run_and_wait(const Call& call, torch::jit::Stack* stack) {
   Operator& op = call.op();
   const auto work = KernelWork::make(call, current_stream(call.device()));
   if (Capture* capture = work->capture(); C10_UNLIKELY(capture != nullptr)) {
@@ -423,7 +423,7 @@ bool run_waited(const Call& call, torch::jit::Stack* stack) {
 
 // Run a call whose meta kernel is not trusted, or not yet: the CPU kernel decides the shapes.
 bool run_and_compare(const Call& call, const CallShape& shape, torch::jit::Stack* stack) {
-  if (!run_waited(call, stack)) {
+  if (!run_and_wait(call, stack)) {
     return false;
   }
   ShapeClasses& classes = call.op().shape_classes;
@@ -454,13 +454,13 @@ bool run_on_host(const Call& call, torch::jit::Stack* stack) {
   ensure_open(call.device());
   if (call.op().kind == OpKind::Waits || call.op().kind == OpKind::Views || call.has_sparse() || is_deterministic() ||
       C10_UNLIKELY(call.requires_cpu_kernel() || raises_at_call(call))) {
-    return run_waited(call, stack);
+    return run_and_wait(call, stack);
   }
   const std::shared_ptr<const CallShape> shape = shape_of(call);
   if (!shape->is_known() || C10_UNLIKELY(shape->requires_cpu_kernel)) {
-    return run_waited(call, stack);
+    return run_and_wait(call, stack);
   }
-  return C10_LIKELY(is_trusted(call, *shape) || shape->outputs.empty()) ? run_queued(call, *shape, stack)
+  return C10_LIKELY(is_trusted(call, *shape) || shape->outputs.empty()) ? queue_run(call, *shape, stack)
                                                                         : run_and_compare(call, *shape, stack);
 }
 

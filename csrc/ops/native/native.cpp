@@ -49,45 +49,45 @@ void copy_to(const at::Tensor& target, const at::Tensor& source) {
 }
 
 // Run the route's kernel with these arguments, which its results replace.
-bool run_given(const NativeRoute& route, Stack& arguments) {
+bool run_kernel(const NativeRoute& route, Stack& arguments) {
   const Call call(*route.op, arguments);
   return (*route.kernel)(call, &arguments);
 }
 
-bool is_whole(const CallShape& shape) {
+bool are_outputs_defined(const CallShape& shape) {
   return shape.is_known() && std::all_of(shape.outputs.begin(), shape.outputs.end(),
                                          [](const OutputShape& output) { return output.is_defined; });
 }
 
-bool is_like(const OutputShape& shape, const at::Tensor& tensor) {
+bool matches_shape(const OutputShape& shape, const at::Tensor& tensor) {
   return tensor.scalar_type() == shape.dtype && tensor.sizes() == c10::IntArrayRef(shape.sizes);
 }
 
 // Replace the arguments of a functional call by its results, with the kernel of any form.
 bool make_results(const NativeRoute& route, Stack& arguments) {
-  if (route.given == Form::Functional) {
-    return run_given(route, arguments);
+  if (route.kernel_form == Form::Functional) {
+    return run_kernel(route, arguments);
   }
   const Call call(*route.functional, arguments);
   const std::shared_ptr<const CallShape> shape = shape_of(call);
-  if (!is_whole(*shape)) {
+  if (!are_outputs_defined(*shape)) {
     return false;
   }
   std::vector<at::Tensor> outputs;
   Stack stack = arguments;
-  if (route.given == Form::Out) {
+  if (route.kernel_form == Form::Out) {
     outputs = make_outputs(call, *shape);
     stack.insert(stack.end(), outputs.begin(), outputs.end());
   } else {
     const at::Tensor& self = call.arg(0).toTensor();
-    if (self.device().type() != kDeviceType || !is_like(shape->outputs[0], self)) {
+    if (self.device().type() != kDeviceType || !matches_shape(shape->outputs[0], self)) {
       return false;
     }
     outputs = make_outputs(call, *shape);
     copy_to(outputs[0], self);
     stack[0] = outputs[0];
   }
-  if (!run_given(route, stack)) {
+  if (!run_kernel(route, stack)) {
     return false;
   }
   arguments.assign(outputs.begin(), outputs.end());
@@ -131,7 +131,7 @@ bool serve_out(const NativeRoute& route, const Call& call, Stack* stack) {
 // operator is element-wise.
 bool may_write_to_self(const NativeRoute& route, const Call& call, const OutputShape& shape) {
   const at::Tensor& self = call.arg(0).toTensor();
-  if (!is_like(shape, self) || at::has_internal_overlap(self) != at::MemOverlap::No) {
+  if (!matches_shape(shape, self) || at::has_internal_overlap(self) != at::MemOverlap::No) {
     return false;
   }
   const bool is_pointwise = route.functional->handle.hasTag(at::Tag::pointwise);
@@ -157,12 +157,12 @@ bool serve_in_place(const NativeRoute& route, const Call& call, Stack* stack) {
   const size_t count = call.op().args.size();
   Stack arguments = arguments_of(call, count);
   const std::shared_ptr<const CallShape> shape = shape_of(Call(*route.functional, arguments));
-  if (!is_whole(*shape) || c10::IntArrayRef(shape->outputs[0].sizes) != self.sizes()) {
+  if (!are_outputs_defined(*shape) || c10::IntArrayRef(shape->outputs[0].sizes) != self.sizes()) {
     return false;
   }
-  if (route.given == Form::Out && may_write_to_self(route, call, shape->outputs[0])) {
+  if (route.kernel_form == Form::Out && may_write_to_self(route, call, shape->outputs[0])) {
     arguments.emplace_back(self);
-    if (!run_given(route, arguments)) {
+    if (!run_kernel(route, arguments)) {
       return false;
     }
   } else {
@@ -177,14 +177,14 @@ bool serve_in_place(const NativeRoute& route, const Call& call, Stack* stack) {
 }
 
 bool serve(const NativeRoute& route, const Call& call, Stack* stack) {
-  if (route.called == route.given) {
-    if (route.called == Form::Out) {
+  if (route.called_form == route.kernel_form) {
+    if (route.called_form == Form::Out) {
       resize_written(call, *shape_of(call));  // if the shape is known before the call runs, no kernel needs to resize
     }
     return (*route.kernel)(call, stack);
   }
   ensure_open(call.device());
-  switch (route.called) {
+  switch (route.called_form) {
     case Form::Functional:
       return serve_functional(route, call, stack);
     case Form::Out:

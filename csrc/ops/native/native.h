@@ -29,8 +29,8 @@ struct NativeRoute {
   const NativeKernel* kernel;
   Operator* op;  // the form that the kernel was registered for
   Operator* functional;  // the group's functional form; null if the kernel is the called form's own
-  Form called;
-  Form given;
+  Form called_form;
+  Form kernel_form;
 };
 
 // Run the kernel. Return true if it took the call, which is counted for the called operator.

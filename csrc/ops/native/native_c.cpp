@@ -276,7 +276,7 @@ namespace {
 
 const DriverKernel* kernel_of(const Operator& op) {
   const NativeRoute* route = op.native.load(std::memory_order_acquire);
-  return route == nullptr || route->called != route->given ? nullptr : route->kernel->target<DriverKernel>();
+  return route == nullptr || route->called_form != route->kernel_form ? nullptr : route->kernel->target<DriverKernel>();
 }
 
 }  // namespace

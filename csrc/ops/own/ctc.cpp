@@ -119,8 +119,8 @@ at::Tensor labels_of(const at::Tensor& targets, const std::vector<int64_t>& targ
 // common arguments, followed by the tensor arguments of the other operator.
 class CtcKernel final : public c10::OperatorKernel {
  public:
-  CtcKernel(Operator& torchs, Operator& ours, size_t log_probs)
-      : torchs_(torchs), ours_(ours), log_probs_(log_probs), arguments_(torchs.args.size()) {}
+  CtcKernel(Operator& torch_op, Operator& own_op, size_t log_probs)
+      : torch_op_(torch_op), own_op_(own_op), log_probs_(log_probs), arguments_(torch_op.args.size()) {}
 
   void operator()(const c10::OperatorHandle&, c10::DispatchKeySet, torch::jit::Stack* stack) {
     const auto argument = [&](size_t index) -> c10::IValue& {
@@ -130,9 +130,9 @@ class CtcKernel final : public c10::OperatorKernel {
     const at::Tensor log_probs = argument(0).toTensor(), targets = argument(1).toTensor();
     const std::vector<int64_t> input_lengths = argument(2).toIntVector(), target_lengths = argument(3).toIntVector();
     const int64_t blank = argument(is_forward ? 4 : 6).toInt();
-    if (has_native(torchs_) || !may_have_plan(log_probs, targets) ||
+    if (has_native(torch_op_) || !may_have_plan(log_probs, targets) ||
         !are_valid(log_probs, targets, input_lengths, target_lengths, blank)) {
-      run_chain(torchs_, stack);
+      run_chain(torch_op_, stack);
       return;
     }
     const c10::DeviceGuard guard(log_probs.device());
@@ -142,17 +142,17 @@ class CtcKernel final : public c10::OperatorKernel {
     if (is_forward) {
       stack->pop_back();  // the caller replaces infinite losses by 0
     }
-    run_chain(ours_, stack);
+    run_chain(own_op_, stack);
   }
 
  private:
   static bool may_have_plan(const at::Tensor& log_probs, const at::Tensor& targets) {
-    return allows_generated() && log_probs.device() == targets.device() && is_ours(*log_probs.unsafeGetTensorImpl()) &&
-           may_generate(log_probs.device().index());
+    return allows_generated() && log_probs.device() == targets.device() &&
+           is_device_tensor(*log_probs.unsafeGetTensorImpl()) && may_generate(log_probs.device().index());
   }
 
-  Operator& torchs_;
-  Operator& ours_;
+  Operator& torch_op_;
+  Operator& own_op_;
   const size_t log_probs_;  // its index among the arguments
   const size_t arguments_;
 };

@@ -173,7 +173,8 @@ void record_stream_op(at::Tensor& self, c10::Stream stream) {
 // instead of moving the old ones.
 bool has_compatible_shallow_copy_type(const at::Tensor& self, const at::Tensor& from) {
   const auto is_dense_kind = [](const at::Tensor& tensor) {
-    return tensor.layout() == c10::kStrided && (tensor.device().is_cpu() || is_ours(*tensor.unsafeGetTensorImpl()));
+    return tensor.layout() == c10::kStrided &&
+           (tensor.device().is_cpu() || is_device_tensor(*tensor.unsafeGetTensorImpl()));
   };
   return self.key_set() == from.key_set() || (is_dense_kind(self) && is_dense_kind(from));
 }

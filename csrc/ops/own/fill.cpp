@@ -55,7 +55,7 @@ bool fill_by_driver(const at::Tensor& self, const c10::Scalar& value, const at::
 }
 
 // Return a view with each element once: torch's kernels fill an expanded tensor from a number.
-at::Tensor each_once(const at::Tensor& self) {
+at::Tensor without_repeats(const at::Tensor& self) {
   at::Tensor view = self;
   for (int64_t dim = 0; dim < self.dim(); ++dim) {
     if (self.stride(dim) == 0 && self.size(dim) > 1) {
@@ -72,7 +72,7 @@ at::Tensor& fill_scalar(at::Tensor& self, const c10::Scalar& value) {
   const at::Tensor element = C10_LIKELY(every_type_holds(value)) ? at::Tensor() : filled_on_cpu(self, value);
   if (self.numel() > 0 && !fill_by_driver(self, value, element)) {
     static Operator& op = operator_named("aten::fill_", "Scalar");
-    torch::jit::Stack stack{each_once(self), value};
+    torch::jit::Stack stack{without_repeats(self), value};
     run_chain(op, &stack);
   }
   return self;

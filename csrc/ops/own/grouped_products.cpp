@@ -36,7 +36,7 @@ at::Tensor& products_shape(const at::Tensor&, const at::Tensor&, const OptionalT
 
 bool is_reached(const at::Tensor& tensor) {
   void* base = nullptr;
-  return driver().host_address != nullptr && is_ours(*tensor.unsafeGetTensorImpl()) &&
+  return driver().host_address != nullptr && is_device_tensor(*tensor.unsafeGetTensorImpl()) &&
          storage_host_address(tensor.unsafeGetTensorImpl()->unsafe_storage(), &base);
 }
 

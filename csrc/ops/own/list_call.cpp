@@ -16,7 +16,7 @@ using kernels::ChunkSource;
 using Kind = ChunkSource::Kind;
 
 bool is_plain(const at::Tensor& tensor, c10::DeviceIndex device) {
-  return tensor.defined() && is_ours(*tensor.unsafeGetTensorImpl()) && tensor.device().index() == device &&
+  return tensor.defined() && is_device_tensor(*tensor.unsafeGetTensorImpl()) && tensor.device().index() == device &&
          has_plain_elements(tensor) && !tensor._is_zerotensor();
 }
 
@@ -41,7 +41,7 @@ std::optional<uint64_t> bits_of(const c10::Scalar& number, c10::ScalarType dtype
   }
 }
 
-bool ListCall::are_apart(std::vector<Extent>& extents) {
+bool ListCall::are_disjoint(std::vector<Extent>& extents) {
   std::sort(extents.begin(), extents.end(), [](const Extent& a, const Extent& b) { return a.begin < b.begin; });
   uint64_t end = 0;
   uint64_t end_of_written = 0;
@@ -55,7 +55,7 @@ bool ListCall::are_apart(std::vector<Extent>& extents) {
   return true;
 }
 
-bool ListCall::are_first_apart(const std::vector<Extent>& extents, size_t count) {
+bool ListCall::are_first_disjoint(const std::vector<Extent>& extents, size_t count) {
   for (size_t i = 0; i < count; ++i) {
     const Extent& extent = extents[i];
     if (std::any_of(
@@ -87,9 +87,9 @@ bool ListCall::prepare() {
   table_ = recipe_.tables.find(stream_, rows_);
   if (table_.has_value()) {
     // The rows are known to be disjoint; that does not cover the tensors beside the lists.
-    return are_first_apart(extents_, beside_lists_);
+    return are_first_disjoint(extents_, unlisted_count_);
   }
-  if (are_apart(extents_)) {
+  if (are_disjoint(extents_)) {
     table_ = recipe_.tables.make(stream_, std::move(rows_));
   }
   return table_.has_value();
@@ -133,7 +133,7 @@ bool ListCall::gather_arguments() {
     }
     words_.push_back(*bits);
   }
-  beside_lists_ = extents_.size();
+  unlisted_count_ = extents_.size();
   return true;
 }
 

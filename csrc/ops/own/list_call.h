@@ -52,9 +52,9 @@ class ListCall {
     uint64_t end;
     bool is_written;
   };
-  static bool are_apart(std::vector<Extent>& extents);
+  static bool are_disjoint(std::vector<Extent>& extents);
   // Return true if written memory of the first `count` overlaps no other.
-  static bool are_first_apart(const std::vector<Extent>& extents, size_t count);
+  static bool are_first_disjoint(const std::vector<Extent>& extents, size_t count);
 
   bool gather_arguments();
 
@@ -84,7 +84,7 @@ class ListCall {
   c10::SmallVector<uint64_t, 8> words_;
   ChunkRows rows_;
   std::vector<Extent> extents_;
-  size_t beside_lists_ = 0;  // index of the first extent that belongs to a tensor outside the lists
+  size_t unlisted_count_ = 0;  // number of leading extents, which belong to tensors outside the lists
   LaunchUses uses_;
   std::vector<c10::List<at::Tensor>> results_;
   std::optional<ChunkTable> table_;

@@ -32,7 +32,7 @@ c10::DeviceIndex device_of(c10::ArrayRef<c10::IValue> arguments) {
   for (const c10::IValue& value : arguments) {
     if (value.isTensorList() && !value.toListRef().empty()) {
       const at::Tensor& first = value.toListRef()[0].toTensor();
-      return first.defined() && is_ours(*first.unsafeGetTensorImpl()) ? first.device().index() : -1;
+      return first.defined() && is_device_tensor(*first.unsafeGetTensorImpl()) ? first.device().index() : -1;
     }
   }
   return -1;
@@ -206,11 +206,11 @@ ListRecipeRef ListOperator::refused(const ListRecipeRef& recipe, c10::ArrayRef<c
     build_programs(recipe, device);
     return recipe;
   } catch (const kernels::ProgramRefused& error) {
-    if (!recipe->kept.empty() && may_be_plans(error, device)) {
+    if (!recipe->kept.empty() && may_be_plan_failure(error, device)) {
       drop(*recipe, arguments, device, message_of(error));
       return nullptr;
     }
-    OperatorRecipes::of(op_).list(unusable(op_, error));
+    OperatorRecipes::of(op_).list(explain_unusable_plan(op_, error));
     return std::make_shared<const ListRecipe>();
   }
 }
@@ -262,10 +262,10 @@ ListRecipeRef ListOperator::ask_for_recipe(c10::ArrayRef<c10::IValue> arguments,
       return make(built, arguments, device);
     } catch (const c10::ValueError& error) {
       is_dropped =
-          may_be_plans(error, device) && active_builder->drop_chunks(op_, first_elements(arguments), device, built.text,
-                                                                     error.what_without_backtrace());
+          may_be_plan_failure(error, device) && active_builder->drop_chunks(op_, first_elements(arguments), device,
+                                                                            built.text, error.what_without_backtrace());
       if (!is_dropped) {  // an invalid plan, or a program that is refused
-        built.refusal = unusable(op_, error);
+        built.refusal = explain_unusable_plan(op_, error);
       }
     }
   }
@@ -331,7 +331,7 @@ bool ListOperator::run(torch::jit::Stack* stack) {
       has_run = true;
     } catch (const std::exception& error) {
       if (!was_refused_meanwhile(*recipe, error)) {
-        if (recipe->kept.empty() || !may_be_plans(error, device)) {
+        if (recipe->kept.empty() || !may_be_plan_failure(error, device)) {
           throw;
         }
         drop(*recipe, arguments, device, message_of(error));

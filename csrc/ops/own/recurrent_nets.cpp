@@ -177,7 +177,7 @@ at::Tensor joined_states(const std::vector<at::Tensor>& states) {
 }
 
 // Run each layer by itself, as a net with no dropout in it.
-NetResults run_apart(const RecurrentNet& net) {
+NetResults run_layer_by_layer(const RecurrentNet& net) {
   RecurrentNet single = net;
   single.layers = 1;
   single.dropout = 0;
@@ -200,9 +200,9 @@ NetResults run_apart(const RecurrentNet& net) {
 }
 
 std::optional<NetResults> run_net(const RecurrentNet& net) {
-  const bool is_apart = net.dropout != 0 && net.layers > 1;
+  const bool is_layer_by_layer = net.dropout != 0 && net.layers > 1;
   const bool may_be_fused = may_run_fused();
-  if (may_be_fused && !is_apart) {
+  if (may_be_fused && !is_layer_by_layer) {
     if (const std::optional<NetResults> fused = run_fused(net)) {
       return fused;
     }
@@ -210,11 +210,11 @@ std::optional<NetResults> run_net(const RecurrentNet& net) {
   if (!runs_steps(net.kind, net.input.device().index())) {
     return std::nullopt;
   }
-  return may_be_fused && is_apart ? run_apart(net) : run_layers(net);
+  return may_be_fused && is_layer_by_layer ? run_layer_by_layer(net) : run_layers(net);
 }
 
 // Run the net, unless torch's composition must.
-std::optional<NetResults> run_if_covered(RecurrentNet net, const OptionalTensor& batch_sizes, bool is_batch_first) {
+std::optional<NetResults> run_if_supported(RecurrentNet net, const OptionalTensor& batch_sizes, bool is_batch_first) {
   std::optional<c10::impl::ExcludeDispatchKeyGuard> no_autocast;
   if (const auto to = autocast_dtype()) {
     no_autocast.emplace(c10::autocast_dispatch_keyset);
@@ -256,7 +256,7 @@ ThreeTensors lstm_net(const at::Tensor& input, at::TensorList hx, at::TensorList
   if (hx.size() == 2) {
     const RecurrentNet net =
         net_of(Recurrence::Lstm, input, hx[0], hx[1], params, has_biases, num_layers, dropout, train, bidirectional);
-    if (const auto results = run_if_covered(net, std::nullopt, batch_first)) {
+    if (const auto results = run_if_supported(net, std::nullopt, batch_first)) {
       return {(*results)[0], (*results)[1], (*results)[2]};
     }
   }
@@ -270,7 +270,7 @@ ThreeTensors packed_lstm(const at::Tensor& data, const at::Tensor& batch_sizes, 
   if (hx.size() == 2) {
     const RecurrentNet net =
         net_of(Recurrence::Lstm, data, hx[0], hx[1], params, has_biases, num_layers, dropout, train, bidirectional);
-    if (const auto results = run_if_covered(net, batch_sizes, false)) {
+    if (const auto results = run_if_supported(net, batch_sizes, false)) {
       return {(*results)[0], (*results)[1], (*results)[2]};
     }
   }
@@ -286,7 +286,7 @@ template <Recurrence kKind, OfInputs* kTorchs>
 TwoTensors one_state(const at::Tensor& input, const at::Tensor& hx, at::TensorList params, bool has_biases,
                      int64_t num_layers, double dropout, bool train, bool bidirectional, bool batch_first) {
   const RecurrentNet net = net_of(kKind, input, hx, {}, params, has_biases, num_layers, dropout, train, bidirectional);
-  if (const auto results = run_if_covered(net, std::nullopt, batch_first)) {
+  if (const auto results = run_if_supported(net, std::nullopt, batch_first)) {
     return {(*results)[0], (*results)[1]};
   }
   return kTorchs(input, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first);
@@ -298,7 +298,7 @@ TwoTensors packed_one_state(const at::Tensor& data, const at::Tensor& batch_size
                             bool bidirectional) {
   check_batch_sizes(batch_sizes);
   const RecurrentNet net = net_of(kKind, data, hx, {}, params, has_biases, num_layers, dropout, train, bidirectional);
-  if (const auto results = run_if_covered(net, batch_sizes, false)) {
+  if (const auto results = run_if_supported(net, batch_sizes, false)) {
     return {(*results)[0], (*results)[1]};
   }
   return kTorchs(data, batch_sizes, hx, params, has_biases, num_layers, dropout, train, bidirectional);

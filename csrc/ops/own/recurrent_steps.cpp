@@ -334,7 +334,7 @@ bool is_recurrent_tensor(const at::Tensor& tensor, const at::Tensor& like) {
                                            c10::DispatchKey::Functionalize, c10::DispatchKey::Python,
                                            c10::DispatchKey::NestedTensor, c10::DispatchKey::Conjugate,
                                            c10::DispatchKey::Negative, c10::DispatchKey::ZeroTensor});
-  if (!tensor.defined() || !is_ours(*tensor.unsafeGetTensorImpl()) || tensor.layout() != c10::kStrided ||
+  if (!tensor.defined() || !is_device_tensor(*tensor.unsafeGetTensorImpl()) || tensor.layout() != c10::kStrided ||
       tensor.key_set().has_any(others) || tensor._fw_grad(/*level=*/0).defined()) {
     return false;
   }

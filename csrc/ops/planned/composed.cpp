@@ -279,7 +279,7 @@ bool equal(const Call& call, torch::jit::Stack& results) {
 
 // From this many tensors on, one plan for all is avoided. For fewer, a launch for each costs no
 // more.
-constexpr size_t kMany = 8;
+constexpr size_t kMaxJoinedTensors = 8;
 
 // Return true if cat skips a tensor: any tensor of one dimension without elements.
 bool is_skipped(const at::Tensor& tensor) {
@@ -300,7 +300,7 @@ std::vector<at::Tensor> joined(const std::vector<at::Tensor>& tensors, int64_t* 
     return {};
   }
   for (const at::Tensor& tensor : tensors) {
-    if (!is_ours(*tensor.unsafeGetTensorImpl()) || tensor.scalar_type() != first->scalar_type() ||
+    if (!is_device_tensor(*tensor.unsafeGetTensorImpl()) || tensor.scalar_type() != first->scalar_type() ||
         tensor.device() != first->device() || !has_plain_elements(tensor)) {
       return {};
     }
@@ -354,7 +354,7 @@ at::Tensor joined_flat(const std::vector<at::Tensor>& tensors, at::IntArrayRef s
 // reordered; the rest is joined a few at a time.
 bool cat_of_many(const Call& call, torch::jit::Stack& results) {
   const c10::List<at::Tensor> list = call.arg(0).toTensorList();
-  if (list.size() < kMany) {
+  if (list.size() < kMaxJoinedTensors) {
     return false;
   }
   int64_t dim = call.arg(1).toInt();
@@ -382,11 +382,11 @@ bool cat_of_many(const Call& call, torch::jit::Stack& results) {
     const auto count = static_cast<int64_t>(tensors.size());
     const at::Tensor rows = joined_flat(tensors, {count, outside, first.numel() / outside});
     results.emplace_back(rows.transpose(0, 1).contiguous().view(sizes));
-  } else if (all_tensors.size() > kMany) {
+  } else if (all_tensors.size() > kMaxJoinedTensors) {
     std::vector<at::Tensor> parts;
-    for (size_t begin = 0; begin < all_tensors.size(); begin += kMany) {
-      parts.push_back(
-          at::cat(at::TensorList(all_tensors).slice(begin, std::min(kMany, all_tensors.size() - begin)), dim));
+    for (size_t begin = 0; begin < all_tensors.size(); begin += kMaxJoinedTensors) {
+      parts.push_back(at::cat(
+          at::TensorList(all_tensors).slice(begin, std::min(kMaxJoinedTensors, all_tensors.size() - begin)), dim));
     }
     results.emplace_back(at::cat(parts, dim));
   } else {

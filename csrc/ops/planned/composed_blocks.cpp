@@ -86,14 +86,14 @@ at::Tensor first_info(const at::Tensor& before, const at::Tensor& of_block, int6
   return at::where(before.eq(0).logical_and(of_block.ne(0)), of_block.add(row), before);
 }
 
-at::Tensor no_info(const at::Tensor& a) {
+at::Tensor make_zero_info(const at::Tensor& a) {
   return at::zeros(a.sizes().slice(0, static_cast<size_t>(a.dim() - 2)), a.options().dtype(c10::kInt));
 }
 
 std::tuple<at::Tensor, at::Tensor> factored_cholesky(const at::Tensor& a, bool upper) {
   const int64_t count = a.size(-1);
   at::Tensor factor = copied_by_columns(upper ? a.mT() : a, a.sizes());
-  at::Tensor info = no_info(a);
+  at::Tensor info = make_zero_info(a);
   for (int64_t row = 0; row < count; row += kBlock) {
     const int64_t rows = std::min(kBlock, count - row), rest = count - row - rows;
     at::Tensor corner = part(factor, row, rows, row, rows);
@@ -154,7 +154,7 @@ at::Tensor sources_of(const at::Tensor& factors, const at::Tensor& pivots) {
   return permutation.argmax(-2);
 }
 
-at::Tensor rows_taken(const at::Tensor& a, const at::Tensor& sources) {
+at::Tensor gather_rows_at(const at::Tensor& a, const at::Tensor& sources) {
   return a.gather(-2, sources.unsqueeze(-1).expand(a.sizes()));
 }
 
@@ -162,7 +162,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> factored_lu(const at::Tensor& a) 
   const int64_t count = a.size(-1);
   at::Tensor factors = copied_by_columns(a, a.sizes());
   at::Tensor pivots = at::empty(a.sizes().slice(0, static_cast<size_t>(a.dim() - 1)), a.options().dtype(c10::kInt));
-  at::Tensor info = no_info(a);
+  at::Tensor info = make_zero_info(a);
   for (int64_t row = 0; row < count; row += kPanel) {
     const int64_t width = std::min(kPanel, count - row), rows = count - row, rest = rows - width;
     at::Tensor panel = part(factors, row, rows, row, width);
@@ -173,11 +173,11 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> factored_lu(const at::Tensor& a) 
     panel.copy_(of_panel);
     if (row > 0) {
       at::Tensor left = part(factors, row, rows, 0, row);
-      left.copy_(rows_taken(left, sources));
+      left.copy_(gather_rows_at(left, sources));
     }
     if (rest > 0) {
       at::Tensor right = part(factors, row, rows, row + width, rest);
-      right.copy_(rows_taken(right, sources));
+      right.copy_(gather_rows_at(right, sources));
       at::Tensor above = right.narrow(-2, 0, width);
       above.copy_(at::linalg_solve_triangular(of_panel.narrow(-2, 0, width), above, /*upper=*/false, /*left=*/true,
                                               /*unitriangular=*/true));
@@ -278,7 +278,7 @@ bool lu_solve(const Call& call, torch::jit::Stack& results) {
     solved = by_columns(sizes, swapped.options());
     solved.scatter_(-2, rows.unsqueeze(-1).expand(sizes), swapped);
   } else {
-    const at::Tensor half = at::linalg_solve_triangular(factors, rows_taken(wide, rows), /*upper=*/false,
+    const at::Tensor half = at::linalg_solve_triangular(factors, gather_rows_at(wide, rows), /*upper=*/false,
                                                         /*left=*/true, /*unitriangular=*/true);
     solved = at::linalg_solve_triangular(factors, half, /*upper=*/true);
   }

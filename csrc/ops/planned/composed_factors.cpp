@@ -72,7 +72,7 @@ bool is_real(const at::Tensor& tensor) {
 
 // Return the shortest solution, and the reflected rows of the right side that
 // no solution reaches.
-std::tuple<at::Tensor, at::Tensor> squares_of_full_rank(const at::Tensor& a, const at::Tensor& right) {
+std::tuple<at::Tensor, at::Tensor> solve_full_rank(const at::Tensor& a, const at::Tensor& right) {
   const int64_t rows = a.size(-2), columns = a.size(-1);
   if (rows >= columns) {
     const auto [factors, tau] = at::geqrf(a);
@@ -149,7 +149,7 @@ bool least_squares(const Call& call, torch::jit::Stack& results) {
   at::Tensor residuals = nothing, values = nothing, result;
   if (driver == "gels") {
     at::Tensor rest;
-    std::tie(result, rest) = squares_of_full_rank(a, right);
+    std::tie(result, rest) = solve_full_rank(a, right);
     if (rows > columns) {
       residuals = rest.square().sum(-2);
     }

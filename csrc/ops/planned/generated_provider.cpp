@@ -23,12 +23,12 @@ thread_local int depth = 0;
 thread_local const Operator* refused_op = nullptr;
 thread_local std::shared_ptr<const PlannedCall> refused_call;
 
-class Depth {
+class NestingGuard {
  public:
-  Depth() { ++depth; }
-  ~Depth() { --depth; }
-  Depth(const Depth&) = delete;
-  Depth& operator=(const Depth&) = delete;
+  NestingGuard() { ++depth; }
+  ~NestingGuard() { --depth; }
+  NestingGuard(const NestingGuard&) = delete;
+  NestingGuard& operator=(const NestingGuard&) = delete;
 };
 
 // Return true if sizes decide the shapes of a call's results.
@@ -39,7 +39,7 @@ bool has_shapes(const Call& call) {
 }
 
 // Return true for a call in which the driver's own kernel may drop numbers, and for its gradients.
-bool may_be_dropped_natively(const Call& call) {
+bool may_use_native_dropout(const Call& call) {
   const size_t place = call.op().facts.dropout_argument;
   if (place == 0 || call.arg(place).toDouble() == 0) {
     return false;
@@ -51,11 +51,11 @@ bool may_be_dropped_natively(const Call& call) {
 }
 
 bool may_run(const Call& call) {
-  return has_shapes(call) && call.has_signature() && !call.requires_cpu_kernel() && !may_be_dropped_natively(call);
+  return has_shapes(call) && call.has_signature() && !call.requires_cpu_kernel() && !may_use_native_dropout(call);
 }
 
-bool run_as_others(const Call& call, torch::jit::Stack* stack) {
-  const Depth nested;
+bool run_composition(const Call& call, torch::jit::Stack* stack) {
+  const NestingGuard nested;
   if (!run_composed(call, stack)) {
     return false;
   }
@@ -78,13 +78,13 @@ enum class Outcome : uint8_t { Ran, Declined, Dropped };
 // Run a recipe. A recipe from disk that fails is dropped. The call is tried again, as is one whose
 // program was refused meanwhile, unless it has changed what it reads.
 Outcome run_or_drop(OperatorRecipes& known, const PlannedCall& planned, const Call& call, torch::jit::Stack* stack) {
-  const Depth nested;
+  const NestingGuard nested;
   RunFailure failure;
   try {
     return run_recipe(planned, call, stack, &failure) ? Outcome::Ran : Outcome::Declined;
   } catch (const std::exception& error) {
     if (!was_refused_meanwhile(*planned.recipe, error)) {
-      if (planned.recipe->kept.empty() || !failure.may_be_plans || !may_be_plans(error, call.device())) {
+      if (planned.recipe->kept.empty() || !failure.may_be_plan_failure || !may_be_plan_failure(error, call.device())) {
         throw;
       }
       known.drop(*planned.recipe, call, error);
@@ -99,7 +99,7 @@ Outcome run_or_drop(OperatorRecipes& known, const PlannedCall& planned, const Ca
 using PlannedCallPtr = std::shared_ptr<const PlannedCall>;
 
 // `is_accepted`: the CPU kernel accepts the call.
-bool run_known(const Call& call, torch::jit::Stack* stack, PlannedCallPtr* out_refused, bool is_accepted = false) {
+bool run_planned(const Call& call, torch::jit::Stack* stack, PlannedCallPtr* out_refused, bool is_accepted = false) {
   OperatorRecipes& known = OperatorRecipes::of(call.op());
   const PlannedKey key = known.key_of(call);
   std::shared_ptr<const PlannedCall> planned;
@@ -111,7 +111,7 @@ bool run_known(const Call& call, torch::jit::Stack* stack, PlannedCallPtr* out_r
       if (!is_accepted && call.op().kind != OpKind::Waits) {
         accepted_shape_of(call);  // decompositions and guards of plans check less than the operator
       }
-      const Depth nested;  // the builder may call operators
+      const NestingGuard nested;  // the builder may call operators
       planned = known.make(call, key);
     }
     if (C10_UNLIKELY(planned->recipe == nullptr)) {
@@ -133,30 +133,30 @@ bool run_known(const Call& call, torch::jit::Stack* stack, PlannedCallPtr* out_r
 
 bool run_by_kernels(const Call& call, torch::jit::Stack* stack, PlannedCallPtr* out_refused) {
   if (call.has_sparse() || !may_run(call)) {
-    return run_as_others(call, stack);
+    return run_composition(call, stack);
   }
   ensure_open(call.device());
-  if (call.op().facts.is_composed_first && run_as_others(call, stack)) {
+  if (call.op().facts.is_composed_first && run_composition(call, stack)) {
     return true;
   }
   if (!has_outputs(call.op())) {
-    if (run_known(call, stack, out_refused)) {
+    if (run_planned(call, stack, out_refused)) {
       return true;
     }
     // Callers that cannot do without the kernel report why there is none.
     refused_op = &call.op();
     refused_call = *out_refused;
-    return run_as_others(call, stack);
+    return run_composition(call, stack);
   }
   const std::shared_ptr<const CallShape> shape = accepted_shape_of(call);
   if (!shape->is_known() || shape->requires_cpu_kernel) {
     return false;
   }
   if (shape->resized.empty()) {
-    return run_known(call, stack, out_refused, /*is_accepted=*/true);
+    return run_planned(call, stack, out_refused, /*is_accepted=*/true);
   }
   resize_written(call, *shape);
-  return run_known(Call(call.op(), *stack), stack, out_refused, /*is_accepted=*/true);
+  return run_planned(Call(call.op(), *stack), stack, out_refused, /*is_accepted=*/true);
 }
 
 // Return why no plan was asked for.
@@ -164,7 +164,7 @@ std::string explain_missing_plan(const Call& call) {
   return call.has_sparse() ? "an argument is not a dense strided tensor [layout]"
          : call.op().kind == OpKind::Waits
              ? "the result's size depends on values, and there is no decomposition [values-decide]"
-         : may_be_dropped_natively(call)
+         : may_use_native_dropout(call)
              ? "only the provider of the forward call knows which elements were dropped [cpu-alone]"
              : "only the CPU kernel defines the result for these arguments [cpu-alone]";
 }

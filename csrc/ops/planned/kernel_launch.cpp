@@ -30,7 +30,7 @@ void KernelLaunch::add(const at::Tensor& tensor) {
                       " takes elements of at most ", sizeof bits, " bytes by value, got ", tensor.itemsize(), " bytes");
     copy_scalar(kernel_.name(), kind, tensor, &bits);
     words_.push_back(bits);
-  } else if (C10_LIKELY(is_ours(*tensor.unsafeGetTensorImpl()))) {
+  } else if (C10_LIKELY(is_device_tensor(*tensor.unsafeGetTensorImpl()))) {
     words_.push_back(device_address(tensor));
     uses_.add(tensor, kind == ArgumentKind::Written);
   } else {

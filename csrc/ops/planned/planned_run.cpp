@@ -270,7 +270,7 @@ class Run {
   RunFailure failure() const {
     const bool is_run = step_->kind == PlanStep::Kind::Launch || step_->kind == PlanStep::Kind::Call;
     RunFailure outcome;
-    outcome.may_be_plans = !is_run || !waits_for_calls();
+    outcome.may_be_plan_failure = !is_run || !waits_for_calls();
     const PlanStep* const first = planned_.recipe->plan.steps().data();
     const PlanStep* const end = step_ + (step_->kind == PlanStep::Kind::Launch ? 0 : 1);
     outcome.has_written = reads_what_it_writes() && std::any_of(first, end, [](const PlanStep& step) {

@@ -113,7 +113,7 @@ std::vector<uint64_t> class_of(const Call& call, uint64_t numbers, bool is_alias
 }
 
 // Return why no plan can serve the call's tensors; "" if one may.
-std::string obstacle(const Call& call) {
+std::string explain_unsupported_tensors(const Call& call) {
   std::string reason;
   for (size_t i = 0; i < call.op().args.size(); ++i) {
     call.for_each_tensor(i, [&](size_t, const at::Tensor& tensor) {
@@ -170,7 +170,7 @@ bool is_aliased(const Call& call) {
   return false;
 }
 
-std::string unusable(const Operator& op, const c10::Error& error) {
+std::string explain_unusable_plan(const Operator& op, const c10::Error& error) {
   static std::atomic<bool> has_warned{false};
   const std::string reason = std::string("its plan can't be used: ") + error.what_without_backtrace();
   if (!has_warned.exchange(true)) {
@@ -186,7 +186,7 @@ std::string message_of(const std::exception& error) {
   return known != nullptr ? known->what_without_backtrace() : error.what();
 }
 
-bool may_be_plans(const std::exception& error, c10::DeviceIndex device) {
+bool may_be_plan_failure(const std::exception& error, c10::DeviceIndex device) {
   return !is_lost(device) && !is_interrupt(error) && dynamic_cast<const c10::OutOfMemoryError*>(&error) == nullptr &&
          dynamic_cast<const kernels::ProgramHangs*>(&error) == nullptr;
 }
@@ -293,7 +293,7 @@ PlannedKey OperatorRecipes::key_of(const Call& call) {
 std::shared_ptr<const PlannedCall> OperatorRecipes::make(const Call& call, const PlannedKey& key) {
   std::shared_ptr<const PlannedCall> planned;
   const FlatCall flat(call);
-  if (std::string why = obstacle(call); !why.empty()) {
+  if (std::string why = explain_unsupported_tensors(call); !why.empty()) {
     planned = refuse(why, nullptr);
   } else {
     planned = classes_.find_or_build(
@@ -321,7 +321,7 @@ std::shared_ptr<const PlannedCall> OperatorRecipes::use(const std::shared_ptr<co
   try {
     planned = instantiate(recipe, flat);
   } catch (const std::exception& error) {
-    if (!recipe->kept.empty() && may_be_plans(error, call.device())) {
+    if (!recipe->kept.empty() && may_be_plan_failure(error, call.device())) {
       drop(*recipe, call, error);
       return nullptr;
     }
@@ -329,7 +329,7 @@ std::shared_ptr<const PlannedCall> OperatorRecipes::use(const std::shared_ptr<co
     if (known == nullptr || is_lost(call.device())) {
       throw;
     }
-    return refuse(unusable(call.op(), *known), nullptr);
+    return refuse(explain_unusable_plan(call.op(), *known), nullptr);
   }
   if (planned == nullptr) {
     return nullptr;
@@ -339,11 +339,11 @@ std::shared_ptr<const PlannedCall> OperatorRecipes::use(const std::shared_ptr<co
   try {
     build_programs(recipe, call.device());
   } catch (const kernels::ProgramRefused& error) {
-    if (!recipe->kept.empty() && may_be_plans(error, call.device())) {
+    if (!recipe->kept.empty() && may_be_plan_failure(error, call.device())) {
       drop(*recipe, call, error);
       return nullptr;
     }
-    return refuse(unusable(call.op(), error), nullptr);  // a compiler may take the kernels of other sizes
+    return refuse(explain_unusable_plan(call.op(), error), nullptr);  // a compiler may take the kernels of other sizes
   } catch (...) {
     recipe->failure.keep_current();
     throw;
@@ -405,7 +405,7 @@ std::shared_ptr<const PlannedCall> OperatorRecipes::build(const FlatCall& flat, 
   try {
     recipe = recipe_of(built, call);
   } catch (const c10::Error& error) {
-    return refuse(unusable(call.op(), error), nullptr);  // other sizes may have another plan
+    return refuse(explain_unusable_plan(call.op(), error), nullptr);  // other sizes may have another plan
   }
   std::shared_ptr<const PlannedCall> result;
   try {

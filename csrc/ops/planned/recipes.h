@@ -102,7 +102,7 @@ bool is_aliased(const Call& call);
 
 // Return the reason why a plan that was just built, or one of its programs, cannot be used. Warn
 // about the first such plan: its calls run with other kernels or on the CPU.
-std::string unusable(const Operator& op, const c10::Error& error);
+std::string explain_unusable_plan(const Operator& op, const c10::Error& error);
 
 // Return a call with a recipe; null if a guard does not hold, or a result has other strides. Raise
 // ValueError for a recipe that does not fit the call.
@@ -114,7 +114,7 @@ OUTBOARD_API std::vector<std::optional<std::vector<int64_t>>> strides_of_results
 
 // How far a failed recipe ran.
 struct RunFailure {
-  bool may_be_plans = false;  // it wrote to an argument that the call reads: not repeatable
+  bool may_be_plan_failure = false;  // the failed step was not queued, or the call waited for it
   bool has_written = false;  // it wrote to an argument that the call reads, so the call cannot be repeated
 };
 
@@ -124,7 +124,7 @@ bool run_recipe(const PlannedCall& planned, const Call& call, torch::jit::Stack*
 
 // Return true if an exception may be caused by a call's plan. Return false if it concerns memory,
 // the device or the program.
-bool may_be_plans(const std::exception& error, c10::DeviceIndex device);
+bool may_be_plan_failure(const std::exception& error, c10::DeviceIndex device);
 
 // Return an exception's message, without the stack that torch adds to its own exceptions.
 std::string message_of(const std::exception& error);

@@ -47,7 +47,8 @@ at::Tensor host_view_without_wait(const at::Tensor& tensor) {
 
 at::Tensor host_view(const at::Tensor& tensor) {
   const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
-  TORCH_CHECK_VALUE(is_ours(impl), "host_view takes a tensor of '", driver_name(), "', got one on ", tensor.device());
+  TORCH_CHECK_VALUE(is_device_tensor(impl), "host_view takes a tensor of '", driver_name(), "', got one on ",
+                    tensor.device());
   TORCH_CHECK_VALUE(tensor.layout() == c10::kStrided, "host_view takes a dense tensor, got ", tensor.layout());
   TORCH_CHECK(!tensor.requires_grad(), "host_view() does not take a tensor that requires grad: use tensor.detach()");
   const c10::DeviceIndex device = tensor.device().index();

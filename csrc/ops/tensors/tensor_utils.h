@@ -14,7 +14,7 @@
 
 namespace outboard {
 
-inline bool is_ours(const c10::TensorImpl& tensor) {
+inline bool is_device_tensor(const c10::TensorImpl& tensor) {
   return tensor.device_type() == kDeviceType;
 }
 

@@ -29,7 +29,11 @@ def launched() -> set[str]:
 def main() -> None:
     library, nvrtc, *stored = sys.argv[1:]
     torch_outboard.attach("nv", library=library, nvrtc=nvrtc)
-    compiles = bool(stored) or any(Path(path).exists() for path in nvrtc.split(os.pathsep)) and torch.nv.get_device_capability()[0] > 3
+    compiles = (
+        bool(stored)
+        or any(Path(path).exists() for path in nvrtc.split(os.pathsep))
+        and torch.nv.get_device_capability()[0] > 3
+    )
     for dtype, size in SIZES.items():
         for rows, columns in ((3, 5), (64, 96)):
             x = torch.arange(rows * columns).view(rows, columns).to(dtype)
