@@ -16,7 +16,7 @@ namespace outboard {
 
 namespace {
 
-constexpr std::chrono::seconds kMostWaiting{60};  // behind a process that is stopped, or a compiler that hangs
+constexpr std::chrono::seconds kMaxWait{60};  // behind a process that is stopped, or a compiler that hangs
 constexpr std::chrono::milliseconds kFirstPause{1};
 constexpr std::chrono::milliseconds kLastPause{50};
 
@@ -39,7 +39,7 @@ BuildLock::BuildLock(std::string path) : path_(std::move(path)) {
     return;
   }
   has_waited_ = errno == EWOULDBLOCK;  // otherwise the file system has no locks
-  const auto end = std::chrono::steady_clock::now() + kMostWaiting;
+  const auto end = std::chrono::steady_clock::now() + kMaxWait;
   for (auto pause = kFirstPause; has_waited_ && !are_ended.load() && std::chrono::steady_clock::now() < end;) {
     std::this_thread::sleep_for(pause);
     pause = std::min(2 * pause, kLastPause);

@@ -325,7 +325,7 @@ void synchronize_device(c10::DeviceIndex device, Interruptible interruptible) {
 }
 
 namespace {
-constexpr int kMostFailures = 16;  // upper bound on failures of work on one device at one time
+constexpr int kMaxFailures = 16;  // upper bound on failures of work on one device at one time
 }
 
 void drain_device(c10::DeviceIndex device) {
@@ -349,7 +349,7 @@ void drain_device(c10::DeviceIndex device) {
       } catch (...) {
         // As in drain_stream, but each wait returns one of several failures.
         const std::exception_ptr failure = std::current_exception();
-        for (int i = 0; status != OB_OK && status != OB_DEVICE_LOST && i < kMostFailures; ++i) {
+        for (int i = 0; status != OB_OK && status != OB_DEVICE_LOST && i < kMaxFailures; ++i) {
           status = wait();
         }
         if (status != OB_OK) {

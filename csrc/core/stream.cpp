@@ -22,7 +22,7 @@ namespace outboard {
 
 namespace {
 
-constexpr int kPooled = kStreamsPerPriority * kMaxPriorities;
+constexpr int kPooledStreams = kStreamsPerPriority * kMaxPriorities;
 
 struct ExternalStream {
   Stream stream;
@@ -31,7 +31,7 @@ struct ExternalStream {
 
 // The streams of one device. None moves; external streams are only added.
 struct DeviceStreams {
-  Stream fixed[1 + kPooled];  // default, then the pools
+  Stream fixed[1 + kPooledStreams];  // default, then the pools
   std::atomic<uint32_t> next[kMaxPriorities] = {};
   std::deque<ExternalStream> external;  // guarded by streams_mutex; elements never move
   std::atomic<ExternalStream*> newest{nullptr};
@@ -46,7 +46,7 @@ thread_local Stream* thread_streams[kMaxDevices] = {};
 
 DeviceStreams& new_streams(c10::DeviceIndex device) {
   auto fresh = std::make_unique<DeviceStreams>();
-  for (int i = 0; i < 1 + kPooled; ++i) {
+  for (int i = 0; i < 1 + kPooledStreams; ++i) {
     Stream& stream = fresh->fixed[i];
     stream.device = device;
     stream.id = i;
@@ -119,7 +119,7 @@ uint64_t make_stream(Stream& stream) {
 Stream& get_stream(c10::DeviceIndex device, c10::StreamId id) {
   check_device_index(device);
   DeviceStreams& streams = streams_of(device);
-  if (C10_LIKELY(id >= 0 && id <= kPooled)) {
+  if (C10_LIKELY(id >= 0 && id <= kPooledStreams)) {
     return streams.fixed[id];
   }
   std::lock_guard lock(streams_mutex);

@@ -27,10 +27,10 @@ namespace outboard::kernels {
 
 namespace {
 
-constexpr int kMostThreads = 64;
+constexpr int kMaxThreads = 64;
 // The default. Only one Python thread traces what they compile, so more threads would be idle, and
 // each compiler takes some 100 MB.
-constexpr int kMostUnasked = 8;
+constexpr int kMaxDefaultThreads = 8;
 
 std::atomic<bool> has_built{false};
 std::atomic<bool> has_refused{false};
@@ -131,7 +131,7 @@ struct Pool {
   std::deque<std::shared_ptr<PoolBuild>> waiting;
   std::deque<std::function<void()>> tasks;  // each begins when no build waits
   int running_tasks = 0;
-  int limit = std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, kMostUnasked);
+  int limit = std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, kMaxDefaultThreads);
   int threads = 0;
   int idle = 0;
   bool is_ended = false;
@@ -161,7 +161,7 @@ Line& line() {
   return *instance;
 }
 
-constexpr double kShownSeconds = 2;
+constexpr double kMinDisplayedSeconds = 2;
 constexpr const char* kErase = "\r\033[K";
 
 // Estimate the seconds until all builds are over from the builds so far.
@@ -226,7 +226,7 @@ bool has_thread(Pool& all) {
 
 void set_build_threads(int count) {
   const std::lock_guard lock(pool().mutex);
-  pool().limit = std::clamp(count, 0, kMostThreads);
+  pool().limit = std::clamp(count, 0, kMaxThreads);
 }
 
 void end_builds() noexcept {
@@ -300,7 +300,7 @@ void PoolBuild::show_wait(bool is_at_end) const noexcept {
     return;
   }
   const double left = seconds_left(counts, pool().threads);
-  if (!shown.is_shown && (left <= kShownSeconds || isatty(STDERR_FILENO) == 0)) {
+  if (!shown.is_shown && (left <= kMinDisplayedSeconds || isatty(STDERR_FILENO) == 0)) {
     shown.first = counts.built;
     return;
   }

@@ -13,7 +13,7 @@ namespace outboard::kernels {
 
 namespace {
 
-constexpr size_t kDeepest = 16;  // values that wait for their operation
+constexpr size_t kMaxDepth = 16;  // values that wait for their operation
 
 template <class Number>
 bool read_number(const char* begin, const char* end, Number* out_number) {
@@ -31,7 +31,7 @@ Expression::Expression(const std::string& text) : text_(text) {
     const bool is_value = step.operation == Operation::Number || step.operation == Operation::Value;
     TORCH_CHECK_VALUE(is_value || depth >= 2, "the formula '", text, "' has too few values for '", word, "'");
     depth = is_value ? depth + 1 : depth - 1;
-    TORCH_CHECK_VALUE(depth <= kDeepest, "the formula '", text, "' has more than ", kDeepest,
+    TORCH_CHECK_VALUE(depth <= kMaxDepth, "the formula '", text, "' has more than ", kMaxDepth,
                       " values before an operation");
     steps_.push_back(step);
   }
@@ -67,7 +67,7 @@ Expression::Step Expression::parse(const std::string& word) {
 }
 
 int64_t Expression::run(c10::ArrayRef<int64_t> values) const {
-  int64_t stack[kDeepest];
+  int64_t stack[kMaxDepth];
   size_t depth = 0;
   for (const Step& step : steps_) {
     switch (step.operation) {

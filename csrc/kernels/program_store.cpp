@@ -30,7 +30,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr size_t kDigestBytes = 32;
-constexpr size_t kMostFiles = 8192;  // as many as there are plans
+constexpr size_t kMaxFiles = 8192;  // as many as there are plans
 constexpr size_t kNameBytes = 2 * kDigestBytes;
 constexpr std::chrono::hours kAbandoned{1};  // an incomplete file is written at once
 
@@ -111,9 +111,9 @@ void prune(const std::string& folder) {
       files.emplace_back(written, at->path());
     }
   }
-  if (files.size() > kMostFiles) {
+  if (files.size() > kMaxFiles) {
     std::sort(files.begin(), files.end());
-    for (size_t i = 0; i < files.size() - kMostFiles; ++i) {
+    for (size_t i = 0; i < files.size() - kMaxFiles; ++i) {
       fs::remove(files[i].second, error);
     }
   }

@@ -115,7 +115,7 @@ class OUTBOARD_API FreeIndex {
 
 // The memory pool for allocations with caching disabled. Its segments are
 // exactly as large as the request.
-constexpr c10::MempoolId_t kUncached{std::numeric_limits<c10::CaptureId_t>::max(), 0};
+constexpr c10::MempoolId_t kUncachedPool{std::numeric_limits<c10::CaptureId_t>::max(), 0};
 
 // The functions that allocate a memory pool's segments instead of the driver, with torch's
 // signatures for pluggable allocators.

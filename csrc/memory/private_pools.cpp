@@ -12,7 +12,7 @@ namespace outboard::memory {
 
 namespace {
 
-constexpr c10::MempoolId_t kCommon{0, 0};
+constexpr c10::MempoolId_t kCommonPool{0, 0};
 
 std::string text_of(c10::MempoolId_t mempool) {
   return "(" + std::to_string(mempool.first) + ", " + std::to_string(mempool.second) + ")";
@@ -21,7 +21,7 @@ std::string text_of(c10::MempoolId_t mempool) {
 }  // namespace
 
 void DeviceHeap::use_pool(c10::MempoolId_t mempool, const PrivatePool& options) {
-  if (mempool == kCommon || mempool == kUncached) {
+  if (mempool == kCommonPool || mempool == kUncachedPool) {
     raise(ErrorKind::InvalidArgument, OB_INVALID_ARGUMENT, text_of(mempool) + " is not a private memory pool");
   }
   const Lock lock(mutex_);
@@ -91,7 +91,7 @@ c10::MempoolId_t DeviceHeap::mempool_for(Stream& stream) const {
       return route->mempool;
     }
   }
-  return kCommon;
+  return kCommonPool;
 }
 
 std::unique_ptr<StreamPools> DeviceHeap::make_pools(Stream& stream, c10::MempoolId_t mempool) {
@@ -112,9 +112,9 @@ std::unique_ptr<StreamPools> DeviceHeap::make_pools(Stream& stream, c10::Mempool
     pool->mempool = mempool;
     pool->is_small = pool == &pools->small;
     pool->owner = pools.get();
-    pool->source = mempool == kUncached ? current_source() : options.source;
-    pool->is_exact = mempool == kUncached;
-    pool->is_whole = mempool == kUncached || options.is_whole;
+    pool->source = mempool == kUncachedPool ? current_source() : options.source;
+    pool->is_exact = mempool == kUncachedPool;
+    pool->is_whole = mempool == kUncachedPool || options.is_whole;
     pool->searches = 0;
   }
   return pools;
@@ -122,11 +122,11 @@ std::unique_ptr<StreamPools> DeviceHeap::make_pools(Stream& stream, c10::Mempool
 
 bool DeviceHeap::is_releasable(const Segment& segment) const noexcept {
   const c10::MempoolId_t mempool = segment.pool->mempool;
-  return C10_LIKELY(mempool == kCommon) || !private_pools_.contains(mempool);
+  return C10_LIKELY(mempool == kCommonPool) || !private_pools_.contains(mempool);
 }
 
 Block* DeviceHeap::find_fallback_block(const SizePool& pool, size_t size, size_t requested) {
-  if (pool.mempool != kCommon) {
+  if (pool.mempool != kCommonPool) {
     return nullptr;
   }
   for (const auto& [mempool, options] : private_pools_) {
@@ -148,7 +148,7 @@ void DeviceHeap::count_reserved(const SizePool& pool, int64_t bytes) {
   };
   add(stats_.reserved_bytes);
 #if OUTBOARD_TORCH_MINOR >= 13
-  if (pool.mempool != kCommon && pool.mempool != kUncached) {
+  if (pool.mempool != kCommonPool && pool.mempool != kUncachedPool) {
     add(stats_.reserved_bytes_by_private_pools[pool.mempool]);
   }
 #endif
@@ -156,7 +156,7 @@ void DeviceHeap::count_reserved(const SizePool& pool, int64_t bytes) {
 
 // Set aside the size pools of a memory pool that is not in use and has no memory left.
 void DeviceHeap::drop_idle_pools(c10::MempoolId_t mempool) noexcept {
-  if (mempool == kCommon || mempool == kUncached || private_pools_.contains(mempool)) {
+  if (mempool == kCommonPool || mempool == kUncachedPool || private_pools_.contains(mempool)) {
     return;
   }
   [[maybe_unused]] bool is_left = false;

@@ -129,7 +129,7 @@ size_t DeviceHeap::release_cached(SegmentFilter filter) {
 // that stream may still use it. Results of a graph or of another user of a private pool may be read
 // on any stream, and that is recorded nowhere.
 bool DeviceHeap::drain(const SizePool& pool, std::exception_ptr* out_error) noexcept {
-  const bool is_private = pool.mempool != c10::MempoolId_t{0, 0} && pool.mempool != kUncached;
+  const bool is_private = pool.mempool != c10::MempoolId_t{0, 0} && pool.mempool != kUncachedPool;
   return parked_.drain(*pool.stream, is_private, out_error);
 }
 

@@ -108,7 +108,7 @@ Block* DeviceHeap::allocate_uncached(Stream& stream, size_t size, size_t request
   {
     const Lock lock(mutex_);
     has_uncached_ = true;
-    StreamPools& pools = pools_of(stream, kUncached);
+    StreamPools& pools = pools_of(stream, kUncachedPool);
     pool = is_small_size(size) ? &pools.small : &pools.large;
   }
   release_uncached(&stream);
@@ -118,7 +118,7 @@ Block* DeviceHeap::allocate_uncached(Stream& stream, size_t size, size_t request
 // Release uncached memory of one stream, or of all streams for null.
 void DeviceHeap::release_uncached(Stream* stream) {
   release_cached([&](const Segment& segment) {
-    return segment.pool->mempool == kUncached && (!stream || segment.pool->stream == stream);
+    return segment.pool->mempool == kUncachedPool && (!stream || segment.pool->stream == stream);
   });
 }
 

@@ -142,9 +142,9 @@ bool is_bad_inner_probability(const Arguments& args) {
 bool has_too_many_samples(const Arguments& args) {
   const at::Tensor& weights = args.tensor(0);
   const int64_t samples = args.integer(1);
-  constexpr int64_t kMostCategories = 1 << 24;
+  constexpr int64_t kMaxCategories = 1 << 24;
   return !c10::isFloatingType(args.dtype(0)) || samples <= 0 || weights.dim() == 0 ||
-         weights.size(-1) > kMostCategories || (!args[2].toBool() && samples > weights.size(-1));
+         weights.size(-1) > kMaxCategories || (!args[2].toBool() && samples > weights.size(-1));
 }
 
 bool is_integer_to_negative_power(const Arguments& args) {

@@ -117,9 +117,9 @@ void check_weights(const Call& call) {
     return;
   }
   const int64_t samples = call.arg(kSamples).toInt();
-  constexpr int64_t kMostCategories = int64_t{1} << 24;  // which torch's float32 kernels can distinguish
+  constexpr int64_t kMaxCategories = int64_t{1} << 24;  // which torch's float32 kernels can distinguish
   if (self->dim() < 1 || self->dim() > 2 || self->numel() == 0 || !self->is_floating_point() || samples <= 0 ||
-      self->size(-1) > kMostCategories || samples > self->size(-1)) {
+      self->size(-1) > kMaxCategories || samples > self->size(-1)) {
     return;  // the operator itself raises
   }
   const auto [least, highest] = at::aminmax(*self);

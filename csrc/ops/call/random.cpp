@@ -40,7 +40,7 @@ uint64_t mix(uint64_t bits) {
   return bits ^ (bits >> 31);
 }
 
-constexpr uint64_t kGolden = 0x9E3779B97F4A7C15ull;
+constexpr uint64_t kGoldenRatio = 0x9E3779B97F4A7C15ull;
 
 // Return a step for SplitMix64 with odd, irregular bits.
 uint64_t step_of(uint64_t bits) {
@@ -56,9 +56,9 @@ at::mt19937_data_pod expand(uint64_t seed, uint64_t offset) {
   state.left_ = 1;  // the first number makes the engine take its first step
   state.seeded_ = true;
   state.next_ = 0;
-  const uint64_t of_seed = mix(seed + kGolden);
+  const uint64_t of_seed = mix(seed + kGoldenRatio);
   const uint64_t of_both = mix(offset + of_seed);
-  const uint64_t step = step_of(of_both + kGolden);
+  const uint64_t step = step_of(of_both + kGoldenRatio);
   uint64_t counter = of_both;
   const auto put = [&state](size_t word, uint64_t bits) {
     state.state_[word] = static_cast<uint32_t>(bits);
@@ -96,7 +96,7 @@ at::Generator make_cpu_generator(const RandomPosition& position) {
 }
 
 int64_t seed_at(const RandomPosition& position) {
-  return static_cast<int64_t>(mix(position.offset + mix(position.seed + kGolden)));
+  return static_cast<int64_t>(mix(position.offset + mix(position.seed + kGoldenRatio)));
 }
 
 // Writes the seed of each replay to pinned memory. A copy in the graph takes it to the device.

@@ -19,7 +19,7 @@ namespace outboard {
 namespace {
 
 // Elements of a chunk: as many as torch's own CUDA kernels take, fewer if the device would be idle.
-constexpr int64_t kMostElements = int64_t{1} << 16;
+constexpr int64_t kMaxChunkElements = int64_t{1} << 16;
 constexpr int64_t kLeastElements = int64_t{1} << 11;
 constexpr int64_t kChunksOfProcessor = 8;
 
@@ -38,7 +38,7 @@ int64_t elements_of_chunk(const Stream& stream, const ChunkRows& rows) {
   int64_t total = 0;
   for_each_size(rows, [&](int64_t size) { total += size; });
   const int64_t wanted = kChunksOfProcessor * std::max(device_properties(stream.device).multi_processor_count, 1);
-  int64_t elements = kMostElements;
+  int64_t elements = kMaxChunkElements;
   while (elements > kLeastElements && total / elements < wanted) {
     elements /= 2;
   }
@@ -92,11 +92,11 @@ std::optional<ChunkTable> ChunkTables::make(Stream& stream, ChunkRows rows) {
   if (!is_captured) {
     CachedTable known{&stream, std::move(rows.words), table};
     const std::lock_guard lock(mutex_);
-    if (known_.size() < kMost) {
+    if (known_.size() < kMaxTables) {
       known_.push_back(std::move(known));
     } else {
       std::swap(known_[next_], known);  // its memory returns to its own stream once no thread launches with it
-      next_ = (next_ + 1) % kMost;
+      next_ = (next_ + 1) % kMaxTables;
     }
   }
   return table;

@@ -48,7 +48,7 @@ class ChunkTables {
     ChunkTable table;
   };
 
-  static constexpr size_t kMost = 16;
+  static constexpr size_t kMaxTables = 16;
 
   std::mutex mutex_;
   std::vector<CachedTable> known_;

@@ -181,8 +181,8 @@ void refuse_packing(const c10::OperatorHandle& op, torch::jit::Stack*) {
 at::Tensor saturate_to_half(const at::Tensor& weight) {
   TORCH_CHECK(weight.scalar_type() == c10::kFloat, "_saturate_weight_to_fp16 takes float32, got ",
               weight.scalar_type());
-  constexpr double kMost = 65504;
-  return weight.contiguous().clamp_(-kMost, kMost);
+  constexpr double kMaxHalf = 65504;
+  return weight.contiguous().clamp_(-kMaxHalf, kMaxHalf);
 }
 
 // Torch's own reads the shape's memory on the host.

@@ -33,7 +33,7 @@ namespace outboard {
 
 namespace {
 
-constexpr int64_t kMostDims = 3;
+constexpr int64_t kStateDims = 3;
 
 // Return true if the steps may be one operator. Return false if the driver has kernels for cells or
 // for their parts, but none that runs the steps.
@@ -110,8 +110,8 @@ bool is_covered(const RecurrentNet& net, const OptionalTensor& batch_sizes, bool
     return false;
   }
   const bool is_packed = batch_sizes.has_value();
-  if (net.layers < 1 || net.hx.dim() != kMostDims || net.input.dim() != (is_packed ? 2 : kMostDims) ||
-      (is_lstm && (net.cx.dim() != kMostDims || net.cx.size(1) != net.hx.size(1)))) {
+  if (net.layers < 1 || net.hx.dim() != kStateDims || net.input.dim() != (is_packed ? 2 : kStateDims) ||
+      (is_lstm && (net.cx.dim() != kStateDims || net.cx.size(1) != net.hx.size(1)))) {
     return false;
   }
   const int64_t batch = is_packed ? net.hx.size(1) : net.input.size(is_batch_first ? 0 : 1);

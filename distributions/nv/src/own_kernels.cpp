@@ -23,7 +23,7 @@ const std::map<std::string, const char*>& lines_by_type() {
       {"float", "BIASES(float, float, float)"},
       {"double", "BIASES(double, double, double)"},
       {"half", "BIASES(half, Half, float)"},
-      {"brain", "BIASES(brain, Brain, float)"},
+      {"bfloat16", "BIASES(bfloat16, BFloat16, float)"},
   };
   return lines;
 }

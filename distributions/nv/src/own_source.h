@@ -27,7 +27,7 @@ struct Strided {
 };
 
 constexpr u32 kThreads = 256;
-constexpr u32 kEach = 4;
+constexpr u32 kElementsPerThread = 4;
 
 // The places of kCount elements, from the fastest dimension on, as the shape has them.
 template <u32 kCount>
@@ -58,19 +58,19 @@ static __device__ __forceinline__ void locate(const Strided& s, u32 (&index)[kCo
 
 template <class T>
 static __device__ __forceinline__ void copy(T* dst, const T* src, const Strided& s) {
-  const u32 first = blockIdx.x * (kThreads * kEach) + threadIdx.x;
-  u32 index[kEach];
-  u64 to[kEach], from[kEach];
-  T value[kEach];
+  const u32 first = blockIdx.x * (kThreads * kElementsPerThread) + threadIdx.x;
+  u32 index[kElementsPerThread];
+  u64 to[kElementsPerThread], from[kElementsPerThread];
+  T value[kElementsPerThread];
 #pragma unroll
-  for (u32 j = 0; j < kEach; ++j) index[j] = first + j * kThreads;
+  for (u32 j = 0; j < kElementsPerThread; ++j) index[j] = first + j * kThreads;
   locate(s, index, to, from);
 #pragma unroll
-  for (u32 j = 0; j < kEach; ++j) {
+  for (u32 j = 0; j < kElementsPerThread; ++j) {
     if (first + j * kThreads < s.count) value[j] = src[from[j]];
   }
 #pragma unroll
-  for (u32 j = 0; j < kEach; ++j) {
+  for (u32 j = 0; j < kElementsPerThread; ++j) {
     if (first + j * kThreads < s.count) dst[to[j]] = value[j];
   }
 }
@@ -133,14 +133,14 @@ static __device__ __forceinline__ void fill(T* dst, T value, u64 count) {
 struct Half {
   u16 bits;
 };
-struct Brain {
+struct BFloat16 {
   u16 bits;
 };
 
 // Return what an element is summed as.
 static __device__ __forceinline__ float widened(float value) { return value; }
 static __device__ __forceinline__ double widened(double value) { return value; }
-static __device__ __forceinline__ float widened(Brain value) { return __uint_as_float(static_cast<u32>(value.bits) << 16); }
+static __device__ __forceinline__ float widened(BFloat16 value) { return __uint_as_float(static_cast<u32>(value.bits) << 16); }
 static __device__ __forceinline__ float widened(Half value) {
   float result;
   asm("cvt.f32.f16 %0, %1;" : "=f"(result) : "h"(value.bits));
@@ -151,7 +151,7 @@ static __device__ __forceinline__ void store(double* to, double value) { *to = v
 static __device__ __forceinline__ void store(Half* to, float value) {
   asm("cvt.rn.f16.f32 %0, %1;" : "=h"(to->bits) : "f"(value));
 }
-static __device__ __forceinline__ void store(Brain* to, float value) {
+static __device__ __forceinline__ void store(BFloat16* to, float value) {
   const u32 word = __float_as_uint(value);
   const u32 rounded = (word + 0x7fff + ((word >> 16) & 1)) >> 16;
   to->bits = value == value ? static_cast<u16>(rounded) : static_cast<u16>(0x7fc0);

@@ -12,7 +12,7 @@
 namespace nv {
 namespace {
 
-constexpr size_t kMostArguments = 4096;  // CUDA allows 4 KiB, or 32 KiB, of them: at most that many of one word
+constexpr size_t kMaxArguments = 4096;  // CUDA allows 4 KiB, or 32 KiB, of them: at most that many of one word
 
 ob_status find_module(Driver& driver, int32_t index, uint64_t handle, Module** out_module) {
   std::unique_ptr<Module>* module = driver.modules.find(handle);
@@ -120,8 +120,8 @@ ob_status check_sizes(const Device& device, const Kernel& kernel, const ob_launc
 
 ob_status check_arguments(const Kernel& kernel, const ob_launch& request) {
   const char* name = kernel.name.c_str();
-  if (request.arg_count > kMostArguments) {
-    return fail(OB_INVALID_ARGUMENT, "kernel '%s': a launch takes at most %zu arguments, not %zu", name, kMostArguments,
+  if (request.arg_count > kMaxArguments) {
+    return fail(OB_INVALID_ARGUMENT, "kernel '%s': a launch takes at most %zu arguments, not %zu", name, kMaxArguments,
                 request.arg_count);
   }
   if (kernel.has_parameters && request.arg_count != kernel.parameters.size()) {
@@ -262,7 +262,7 @@ ob_status launch(Driver& driver, Device& device, CUstream stream, const ob_launc
   Kernel& kernel = **entry;
   if (const ob_status status = check_sizes(device, kernel, request); status != OB_OK) return status;
   if (const ob_status status = check_arguments(kernel, request); status != OB_OK) return status;
-  void* arguments[kMostArguments];
+  void* arguments[kMaxArguments];
   const char* at = reinterpret_cast<const char*>(request.args);
   for (size_t i = 0; i < request.arg_count; ++i, at += request.arg_stride) {
     const auto& arg = *reinterpret_cast<const ob_kernel_arg*>(at);

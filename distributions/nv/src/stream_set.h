@@ -37,12 +37,12 @@ class StreamSet {
     const std::lock_guard lock(mutex_);
     const State state = find(stream, device);
     if (state == State::kLive) set(stream, -1);
-    return state == State::kLive || (state == State::kUnknown && used_ == kMost);
+    return state == State::kLive || (state == State::kUnknown && used_ == kMaxUsedSlots);
   }
 
  private:
   static constexpr uint64_t kSlots = 4096;
-  static constexpr uint64_t kMost = kSlots / 2;  // a full table would be searched to the end
+  static constexpr uint64_t kMaxUsedSlots = kSlots / 2;  // a full table would be searched to the end
   struct Slot {
     std::atomic<uint64_t> key{0};
     std::atomic<int32_t> device{-1};
@@ -55,7 +55,7 @@ class StreamSet {
       Slot& slot = slots_[(hash(stream) + probe) % kSlots];
       const uint64_t key = slot.key.load(std::memory_order_relaxed);
       if (key != stream && key != 0) continue;
-      if (key == 0 && used_ == kMost) return;
+      if (key == 0 && used_ == kMaxUsedSlots) return;
       slot.device.store(device, std::memory_order_relaxed);
       if (key == 0) {
         ++used_;

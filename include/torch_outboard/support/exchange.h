@@ -113,12 +113,12 @@ class Exchange {
   }
 
  private:
-  static constexpr uint64_t kPiece = 64 << 10;
+  static constexpr uint64_t kPieceBytes = 64 << 10;
   static constexpr size_t kCallBytes = 96;
   struct Box {
     std::atomic<uint64_t> filled;  // bytes; 0: empty
     char call[kCallBytes];         // the call of the rank that filled the box, cut to fit
-    char data[kPiece];
+    char data[kPieceBytes];
   };
   struct Shared {
     std::atomic<int32_t> is_aborted;
@@ -176,7 +176,7 @@ class Exchange {
       return false;
     }
     const uint64_t left = transfer.bytes - transfer.done;
-    const uint64_t size = std::min(transfer.is_send ? kPiece : filled, left);
+    const uint64_t size = std::min(transfer.is_send ? kPieceBytes : filled, left);
     if (transfer.is_send) {
       std::memcpy(through.data, transfer.data + transfer.done, size);
     } else {

@@ -37,12 +37,12 @@ inline std::set<size_t> cited_lines(std::string_view log) {
 
 // Return "\nSource:\n  12 | int x = y;\n", at most 20 lines; empty if the log names none.
 inline std::string cite_source(std::string_view log, std::string_view source) {
-  constexpr size_t kMost = 20;
+  constexpr size_t kMaxLines = 20;
   const std::set<size_t> wanted = cited_lines(log);
   std::string text;
   size_t cited = 0;
   size_t number = 1;
-  for (size_t begin = 0; begin <= source.size() && cited < kMost; ++number) {
+  for (size_t begin = 0; begin <= source.size() && cited < kMaxLines; ++number) {
     const size_t end = std::min(source.find('\n', begin), source.size());
     if (wanted.count(number) != 0) {
       text += (text.empty() ? "\nSource:\n  " : "  ") + std::to_string(number) + " | ";

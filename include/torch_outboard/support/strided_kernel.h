@@ -13,10 +13,10 @@
 namespace support {
 
 // As in drivers/opencl/strided_source.h.
-constexpr uint32_t kEach = 4;      // elements per thread of "copy"
+constexpr uint32_t kElementsPerThread = 4;      // elements per thread of "copy"
 constexpr uint32_t kTile = 32;     // edge of a tile of "transpose"
 constexpr uint32_t kTileRows = 8;  // rows of threads in a tile
-constexpr uint64_t kMostElements = uint64_t{1} << 31;  // elements per launch: indices have 32 bits
+constexpr uint64_t kMaxElements = uint64_t{1} << 31;  // elements per launch: indices have 32 bits
 
 // The kernels' Strided.
 struct StridedArgument {
@@ -113,7 +113,7 @@ inline bool make_transpose(const StridedShape& shape, TransposeArgument* out_arg
 template <class Launch>
 ob_status for_each_launch(const StridedShape& shape, uint32_t element_size, uint64_t dst, uint64_t src,
                           uint32_t threads, Launch& launch) {
-  if (shape.count >= kMostElements) {
+  if (shape.count >= kMaxElements) {
     // Split in halves along the slowest dimension that has two elements.
     uint32_t d = shape.ndim - 1;
     while (shape.sizes[d] == 1) --d;
@@ -139,7 +139,7 @@ ob_status for_each_launch(const StridedShape& shape, uint32_t element_size, uint
     add_dim(&argument, shape.sizes[i], shape.dst_strides[i], shape.src_strides[i]);
   }
   if (shape.ndim == 0) add_dim(&argument, 1, 1, 1);
-  const uint32_t blocks = (argument.count - 1) / (threads * kEach) + 1;
+  const uint32_t blocks = (argument.count - 1) / (threads * kElementsPerThread) + 1;
   return launch(StridedLaunch{"copy", blocks, threads, 1, dst, src, &argument, sizeof argument});
 }
 

@@ -17,16 +17,16 @@ namespace nv::attention {
 namespace {
 
 constexpr int64_t kMaxHead = 256;
-constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
-constexpr int64_t kGranule = 8;    // elements: cuDNN reads 16 bytes at once
-constexpr int kOldestChip = 8;     // major compute capability
-constexpr size_t kOldest = 90900;  // versions of cuDNN
-constexpr size_t kOldestInfinity = 91000;
-constexpr size_t kOldestRaggedKeys = 91501;
+constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
+constexpr int64_t kAlignedElements = 8;  // elements: cuDNN reads 16 bytes at once
+constexpr int kMinMajor = 8;  // major compute capability
+constexpr size_t kMinVersion = 90900;  // versions of cuDNN
+constexpr size_t kMinVersionForInfinity = 91000;
+constexpr size_t kMinVersionForRaggedKeys = 91501;
 
 std::optional<int> half_of(ob_dtype dtype) {
   if (dtype == OB_FLOAT16) return cudnn::kHalf;
-  if (dtype == OB_BFLOAT16) return cudnn::kBrain16;
+  if (dtype == OB_BFLOAT16) return cudnn::kBFloat16;
   return std::nullopt;
 }
 
@@ -73,7 +73,7 @@ struct Call {
 bool is_taken(const Sizes& sizes, const Sizes& strides, int64_t least) {
   if (strides[3] != 1) return false;
   for (size_t dim = 0; dim < 3; ++dim) {
-    if (sizes[dim] != 1 && (strides[dim] % kGranule != 0 || strides[dim] < least)) return false;
+    if (sizes[dim] != 1 && (strides[dim] % kAlignedElements != 0 || strides[dim] < least)) return false;
   }
   return true;
 }
@@ -92,7 +92,8 @@ Operand* add(Place place, const ob_tensor& tensor, Call* call) {
     operand.given[dim] = tensor.strides[dim];
     if (tensor.sizes[dim] == 0) call->refuse("empty tensors are not supported");
     if (tensor.strides[dim] < 0) call->refuse("negative strides are not supported");
-    if (__builtin_mul_overflow(count, tensor.sizes[dim], &count) || count > kMost) call->refuse("too many elements");
+    if (__builtin_mul_overflow(count, tensor.sizes[dim], &count) || count > kMaxInt32)
+      call->refuse("too many elements");
   }
   // The strides of dimensions of size 1 mean nothing.
   const Sizes dense = dense_strides(operand.tensor.sizes);
@@ -163,9 +164,9 @@ void add_mask(const ob_tensor& tensor, const Sizes& scores, Call* call) {
     operand.given[dim + missing] = tensor.strides[dim];
   }
   const Sizes& sizes = operand.tensor.sizes;
-  const int64_t row = (scores[3] + kGranule - 1) / kGranule * kGranule;
+  const int64_t row = (scores[3] + kAlignedElements - 1) / kAlignedElements * kAlignedElements;
   const Sizes padded = dense_strides({sizes[0], sizes[1], sizes[2], row});
-  if (static_cast<double>(sizes[0]) * static_cast<double>(padded[0]) > static_cast<double>(kMost)) {
+  if (static_cast<double>(sizes[0]) * static_cast<double>(padded[0]) > static_cast<double>(kMaxInt32)) {
     return call->refuse("too many elements");
   }
   for (size_t dim = 0; dim < 2; ++dim) {
@@ -188,7 +189,7 @@ void add_inputs(size_t first, Call* call) {
     return call->refuse("the sizes of query, key and value do not match");
   }
   for (const int64_t head : {query[3], value[3]}) {
-    if (head % kGranule != 0 || head > kMaxHead) return call->refuse("unsupported head size");
+    if (head % kAlignedElements != 0 || head > kMaxHead) return call->refuse("unsupported head size");
   }
   const ob_value& mask = value_at(call->request, first + 3);
   if (mask.kind == OB_VALUE_TENSOR && mask.tensors->is_defined != 0) {
@@ -212,14 +213,14 @@ void read_numbers(size_t dropout, size_t causal, size_t scale, Call* call) {
 // Refuse what a version of the library or a chip computes wrongly or not at all.
 void check_versions(const Device& device, const cudnn::Library& library, Call* call) {
   const size_t version = library.version;
-  if (device.major < kOldestChip) call->refuse("attention needs sm_80 or newer");
-  if (version < kOldest) call->refuse("attention needs version 9.9 or newer");
+  if (device.major < kMinMajor) call->refuse("attention needs sm_80 or newer");
+  if (version < kMinVersion) call->refuse("attention needs version 9.9 or newer");
   if (version == 91000 || version == 91001) call->refuse("attention is not used in versions 9.10.0 and 9.10.1");
-  if (call->problem.is_backward && version < kOldestRaggedKeys && call->sizes_of(kKey)[2] % 128 != 0) {
+  if (call->problem.is_backward && version < kMinVersionForRaggedKeys && call->sizes_of(kKey)[2] % 128 != 0) {
     call->refuse("gradients for this number of keys need version 9.15.1 or newer");
   }
   call->nothing =
-      version < kOldestInfinity ? std::numeric_limits<float>::lowest() : -std::numeric_limits<float>::infinity();
+      version < kMinVersionForInfinity ? std::numeric_limits<float>::lowest() : -std::numeric_limits<float>::infinity();
 }
 
 // Queue the copy of a tensor into memory that cuDNN takes, or of a result from it.

@@ -8,7 +8,7 @@ namespace nv {
 
 // A dense tensor with numbers for its channels.
 struct Biased {
-  const char* type;  // the end of the kernels' names: "float", "double", "half" or "brain"
+  const char* type;  // the end of the kernels' names: "float", "double", "half" or "bfloat16"
   uint32_t element_bytes;
   uint32_t sum_bytes;  // of the type that its elements are summed in
   uint64_t data;     // aligned to 16 bytes if it is written

@@ -179,7 +179,10 @@ int64_t count_of(const Sizes& sizes, int dims) {
 
 // Return a type's name among the driver's own kernels.
 const char* name_of(int type) {
-  return type == cudnn::kDouble ? "double" : type == cudnn::kFloat ? "float" : type == cudnn::kHalf ? "half" : "brain";
+  return type == cudnn::kDouble  ? "double"
+         : type == cudnn::kFloat ? "float"
+         : type == cudnn::kHalf  ? "half"
+                                 : "bfloat16";
 }
 
 // Load the driver's own kernels that the call needs, before anything is queued.

@@ -60,7 +60,7 @@ enum : int {
   kReal32 = 0,
   kReal64 = 1,
   kReal16 = 2,
-  kBrain16 = 14,  // bfloat16
+  kBFloat16 = 14,
   kCompute32 = 68,
   kCompute64 = 70,
   kComputeTf32 = 77,  // factors of float32 are rounded to TF32

@@ -6,14 +6,14 @@
 namespace nv::cudnn {
 namespace {
 
-constexpr size_t kOldest = 90000;
+constexpr size_t kMinVersion = 90000;
 
 bool open(const std::string& path, Library* out_library, std::string* out_error) {
   void* opened = support::open_library(path, {"libcudnn.so.9"}, out_error);
   if (opened == nullptr) return false;
   const auto version = reinterpret_cast<size_t (*)()>(dlsym(opened, "cudnnGetVersion"));
   out_library->version = version == nullptr ? 0 : version();
-  if (out_library->version < kOldest) {
+  if (out_library->version < kMinVersion) {
     *out_error = "its version is " + std::to_string(out_library->version) + "; version 9.0.0 or newer is needed";
     return false;
   }

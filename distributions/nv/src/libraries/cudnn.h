@@ -89,7 +89,7 @@ enum : int {
   kDouble = 1,
   kHalf = 2,
   kInt32 = 4,
-  kBrain16 = 9,  // bfloat16
+  kBFloat16 = 9,
   kInt64 = 10,
   kBoolean = 11,
   // Types of attributes.

@@ -8,7 +8,7 @@ std::optional<int> cudnn::type_of(ob_dtype dtype) {
     case OB_FLOAT16:
       return kHalf;
     case OB_BFLOAT16:
-      return kBrain16;
+      return kBFloat16;
     case OB_FLOAT32:
       return kFloat;
     case OB_FLOAT64:

@@ -63,7 +63,7 @@ std::optional<Type> type_of(ob_dtype dtype) {
     case OB_FLOAT16:
       return Type{kReal16, kCompute32, 2};
     case OB_BFLOAT16:
-      return Type{kBrain16, kCompute32, 2};
+      return Type{kBFloat16, kCompute32, 2};
     case OB_FLOAT32:
       return Type{kReal32, kCompute32, 4};
     case OB_FLOAT64:

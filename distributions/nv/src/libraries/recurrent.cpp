@@ -14,9 +14,9 @@
 namespace nv::recurrent {
 namespace {
 
-constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
-constexpr int kOldestBrainChip = 8;          // major compute capability
-constexpr size_t kOldestBrain = 91300;  // version of cuDNN
+constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
+constexpr int kMinMajorForBFloat16 = 8;  // major compute capability
+constexpr size_t kMinVersionForBFloat16 = 91300;  // version of cuDNN
 
 // The arguments that both operators have. From `first` on: the input, the weights and the initial
 // states. From `numbers` on: the sizes of a packed batch, the kind, and whether there are two
@@ -71,7 +71,7 @@ const char* refusal_of(const Call& call, const ob_tensor& tensor, int32_t dims) 
   if (tensor.ndim != dims) return "unsupported number of dimensions";
   if (!is_dense(tensor)) return "tensors must be contiguous";
   const int64_t count = count_of(tensor);
-  return count == 0 || count > kMost ? "empty tensors, or too many elements" : nullptr;
+  return count == 0 || count > kMaxInt32 ? "empty tensors, or too many elements" : nullptr;
 }
 
 // Read the sizes of a packed batch as lengths of sequences. Return false if they grow.
@@ -92,7 +92,7 @@ const char* describe(const Call& call, const Device& device, const cudnn::Librar
   const std::optional<int> type = cudnn::type_of(call.input.dtype);
   if (!type.has_value()) return "unsupported dtype";
   if (!library.has_recurrent) return "the library has no recurrent nets";
-  if (*type == cudnn::kBrain16 && (device.major < kOldestBrainChip || library.version < kOldestBrain)) {
+  if (*type == cudnn::kBFloat16 && (device.major < kMinMajorForBFloat16 || library.version < kMinVersionForBFloat16)) {
     return "bfloat16 needs sm_80 or newer and version 9.13 or newer";
   }
   if (call.kind < 0 || call.kind > 3 || (call.cx != nullptr) != (call.kind == 0)) return "unknown kind of net";

@@ -16,11 +16,11 @@ constexpr size_t kMaxPlans = 1024;
 
 // Return true for the sizes from which one kernel runs all steps of a layer in half precision.
 bool is_persistent(const Problem& problem, const Chip& chip) {
-  constexpr int64_t kGranule = 128, kMostCells = 1024, kMostBatch = 128, kRows = 8;
-  constexpr int kFewestProcessors = 98;
-  if (problem.type != cudnn::kHalf || problem.layers != 1 || problem.directions != 1 || problem.cells > kMostCells ||
-      problem.cells % kGranule != 0 || problem.width % kGranule != 0 || problem.batch > kMostBatch ||
-      problem.batch % kRows != 0 || chip.major < 8 || chip.minor == 6 || chip.processors < kFewestProcessors) {
+  constexpr int64_t kCellMultiple = 128, kMaxCells = 1024, kMaxBatch = 128, kBatchMultiple = 8;
+  constexpr int kMinProcessors = 98;
+  if (problem.type != cudnn::kHalf || problem.layers != 1 || problem.directions != 1 || problem.cells > kMaxCells ||
+      problem.cells % kCellMultiple != 0 || problem.width % kCellMultiple != 0 || problem.batch > kMaxBatch ||
+      problem.batch % kBatchMultiple != 0 || chip.major < 8 || chip.minor == 6 || chip.processors < kMinProcessors) {
     return false;
   }
   // Large plain nets are slower this way, and GRUs often are.

@@ -8,7 +8,7 @@
 #include <cstring>
 #include <vector>
 
-#include "brain.h"
+#include "bfloat16.h"
 
 namespace {
 
@@ -64,7 +64,7 @@ double read(int type, const void* at, int64_t index) {
     case 2:
       return static_cast<double>(static_cast<const _Float16*>(at)[index]);
     default:
-      return of_brain(static_cast<const uint16_t*>(at)[index]);
+      return from_bfloat16(static_cast<const uint16_t*>(at)[index]);
   }
 }
 
@@ -80,7 +80,7 @@ void write(int type, void* at, int64_t index, double value) {
       static_cast<_Float16*>(at)[index] = static_cast<_Float16>(value);
       break;
     default:
-      static_cast<uint16_t*>(at)[index] = to_brain(static_cast<float>(value));
+      static_cast<uint16_t*>(at)[index] = to_bfloat16(static_cast<float>(value));
   }
 }
 

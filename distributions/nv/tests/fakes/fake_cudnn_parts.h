@@ -8,7 +8,7 @@
 #include <map>
 #include <vector>
 
-#include "brain.h"
+#include "bfloat16.h"
 
 struct Handle {
   void* stream = nullptr;
@@ -39,7 +39,7 @@ inline double read(int type, const void* at, int64_t index) {
   if (type == 0) return static_cast<const float*>(at)[index];
   if (type == 1) return static_cast<const double*>(at)[index];
   if (type == 2) return static_cast<double>(static_cast<const _Float16*>(at)[index]);
-  return of_brain(static_cast<const uint16_t*>(at)[index]);
+  return from_bfloat16(static_cast<const uint16_t*>(at)[index]);
 }
 
 inline void write(int type, void* at, int64_t index, double value) {
@@ -50,7 +50,7 @@ inline void write(int type, void* at, int64_t index, double value) {
   } else if (type == 2) {
     static_cast<_Float16*>(at)[index] = static_cast<_Float16>(value);
   } else {
-    static_cast<uint16_t*>(at)[index] = to_brain(static_cast<float>(value));
+    static_cast<uint16_t*>(at)[index] = to_bfloat16(static_cast<float>(value));
   }
 }
 

@@ -6,14 +6,14 @@
 #include <cstdint>
 #include <cstring>
 
-inline float of_brain(uint16_t bits) {
+inline float from_bfloat16(uint16_t bits) {
   const uint32_t word = static_cast<uint32_t>(bits) << 16;
   float value = 0;
   std::memcpy(&value, &word, sizeof value);
   return value;
 }
 
-inline uint16_t to_brain(float value) {
+inline uint16_t to_bfloat16(float value) {
   uint32_t word = 0;
   std::memcpy(&word, &value, sizeof word);
   if (std::isnan(value)) return 0x7fc0;
