@@ -115,7 +115,7 @@ ob_status program_build(Driver& driver, Device& device, const std::string& sourc
                         bool is_binary, uint64_t* out_program);
 ob_status kernel_get(Driver& driver, int32_t device, uint64_t program, const char* name, uint64_t* out_kernel);
 // Measure the device's clock again if the last measurement is old.
-ob_status follow_clock(Driver& driver, Device& device);
+ob_status update_clock_offset(Driver& driver, Device& device);
 ob_status launch(Driver& driver, Device& device, Stream& stream, const ob_launch& request);
 
 void fill_device_entries(ob_driver* table);

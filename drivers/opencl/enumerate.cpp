@@ -88,7 +88,7 @@ void select_visible(Enumeration* result) {
 // Return the child's report: the count, the error, then a line for each device that is left out.
 std::string report(const Enumeration& enumeration) {
   std::string text = std::to_string(enumeration.devices.size()) + "\n" + enumeration.error + "\n";
-  for (const std::string& line : enumeration.left_out) text += line + "\n";
+  for (const std::string& line : enumeration.unusable_devices) text += line + "\n";
   return text;
 }
 
@@ -169,8 +169,8 @@ Enumeration enumerate(const Api& api, const Options& options) {
       ++seen;
       const auto svm = device_info<cl_bitfield>(api, device, CL_DEVICE_SVM_CAPABILITIES);
       if (const std::string why = obstacle(api, device, svm); !why.empty()) {
-        result.left_out.push_back("OpenCL device '" + device_text(api, device, CL_DEVICE_NAME) + "' of platform '" +
-                                  name + "' is left out: " + why);
+        result.unusable_devices.push_back("OpenCL device '" + device_text(api, device, CL_DEVICE_NAME) +
+                                          "' of platform '" + name + "' is left out: " + why);
         continue;
       }
       result.devices.push_back({platform, device, type, svm});
@@ -183,7 +183,7 @@ Enumeration enumerate(const Api& api, const Options& options) {
     select_visible(&result);
   } else if (seen > 0) {
     result.error = "none of the OpenCL devices can be used";
-    for (const std::string& line : result.left_out) result.error += "; " + line;
+    for (const std::string& line : result.unusable_devices) result.error += "; " + line;
   } else {
     result.error = "no OpenCL device matches platform '" + options.platform +
                    "' and the option device_type. The "

@@ -32,7 +32,7 @@ struct FoundDevice {
 
 struct Enumeration {
   std::vector<FoundDevice> devices;
-  std::vector<std::string> left_out;  // a sentence for each device that cannot be used
+  std::vector<std::string> unusable_devices;  // a sentence for each device that cannot be used
   std::string error;                  // why there is nothing to use, or ""
 };
 

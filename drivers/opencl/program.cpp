@@ -242,7 +242,7 @@ cl_int set_arg(const Api& api, cl_kernel kernel, cl_uint index, const ob_kernel_
 // Report all memory to the runtime that a kernel may reach by addresses that are not
 // arguments. The kernel keeps the report. Call it with the kernel's mutex held. Memory that is
 // freed meanwhile is not used by queued work.
-cl_int follow_addresses(const Api& api, const Device& device, Kernel& kernel) {
+cl_int declare_memory(const Api& api, const Device& device, Kernel& kernel) {
   if (kernel.known_memory == device.memory.changes()) return CL_SUCCESS;
   uint64_t changes = 0;
   const std::vector<uint64_t> owners = device.memory.owners(&changes);
@@ -317,7 +317,7 @@ ob_status launch(Driver& driver, Device& device, Stream& stream, const ob_launch
     }
   }
   if (request.follows_addresses != 0) {
-    const cl_int code = follow_addresses(driver.api, device, kernel);
+    const cl_int code = declare_memory(driver.api, device, kernel);
     if (code != CL_SUCCESS) return cl_fail(code, "clSetKernelExecInfo", "kernel '" + kernel.name + "'");
   }
   const cl_int code =

@@ -12,7 +12,7 @@ using support::with_device;
 using support::with_event;
 using support::with_stream;
 
-void raise_to(std::atomic<uint64_t>& value, uint64_t floor) {
+void store_max(std::atomic<uint64_t>& value, uint64_t floor) {
   uint64_t seen = value.load(std::memory_order_relaxed);
   while (seen < floor && !value.compare_exchange_weak(seen, floor, std::memory_order_acq_rel)) {
   }
@@ -56,7 +56,7 @@ ob_status stream_synchronize(void* self, int32_t index, uint64_t handle) {
     const uint64_t queued = stream->queued.load(std::memory_order_acquire);
     if (stream->done.load(std::memory_order_acquire) >= queued) return OB_OK;
     const cl_int code = driver.api.Finish(stream->queue);
-    raise_to(stream->done, queued);
+    store_max(stream->done, queued);
     return code == CL_SUCCESS ? OB_OK : cl_fail(code, "clFinish", where(driver, index), FailedStep::kWait);
   });
 }
@@ -88,7 +88,7 @@ ob_status stream_query(void* self, int32_t index, uint64_t handle) {
     }
     const ob_status status = query_marker(driver, index, stream->tail);
     if (status == OB_NOT_READY) return status;
-    raise_to(stream->done, stream->tail_queued);
+    store_max(stream->done, stream->tail_queued);
     driver.api.ReleaseEvent(std::exchange(stream->tail, nullptr));
     return status;
   });
@@ -271,7 +271,7 @@ ob_status event_timestamp(void* self, int32_t index, uint64_t handle, int64_t* o
   return with_device<Driver>(self, index, "event_timestamp", [&](Driver& driver, Device* device) -> ob_status {
     cl_ulong time = 0;
     if (const ob_status status = reached(driver, index, handle, &time); status != OB_OK) return status;
-    if (const ob_status status = follow_clock(driver, *device); status != OB_OK) return status;
+    if (const ob_status status = update_clock_offset(driver, *device); status != OB_OK) return status;
     *out_nanoseconds = static_cast<int64_t>(time) + device->clock_offset.load();
     return OB_OK;
   });

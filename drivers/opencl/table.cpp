@@ -195,10 +195,10 @@ void destroy(void* self) {
 }  // namespace
 
 // The clocks of a GPU and its host drift by some microseconds a second.
-ob_status follow_clock(Driver& driver, Device& device) {
-  constexpr int64_t kPause = 100'000'000;
+ob_status update_clock_offset(Driver& driver, Device& device) {
+  constexpr int64_t kClockInterval = 100'000'000;
   constexpr int64_t kNoise = 50'000;
-  if (monotonic_ns() - device.clock_time.load() < kPause) return OB_OK;
+  if (monotonic_ns() - device.clock_time.load() < kClockInterval) return OB_OK;
   const std::unique_lock lock(device.queue_mutex, std::try_to_lock);
   if (!lock.owns_lock()) return OB_OK;  // a copy is under way; the next time suffices
   int64_t offset = 0;

@@ -91,7 +91,7 @@ class Comm {
       is_aborted_ = true;
     }
     changed_.notify_all();
-    driver_.scheduler->go_on();  // a call that waits for its turn
+    driver_.scheduler->resume();  // a call that waits for its turn
   }
 
  private:
@@ -171,7 +171,7 @@ class Comm {
       released = next;
     }
     driver_.gates.give_back(waiter.gate_handle);
-    driver_.scheduler->go_on();
+    driver_.scheduler->resume();
   }
 
   uint64_t draw() {

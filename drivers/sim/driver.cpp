@@ -62,7 +62,7 @@ Stream* Driver::stream(int32_t device_index, uint64_t handle) {
   Device* device = nullptr;
   if (find_device(device_index, &device) == OB_OK) {
     fail(OB_INVALID_ARGUMENT, "device %d has no stream 0x%" PRIx64 "%s", device_index, handle,
-         streams.was_given(handle) ? ": it was destroyed or belongs to another device" : "");
+         streams.was_issued(handle) ? ": it was destroyed or belongs to another device" : "");
   }
   return nullptr;
 }
@@ -72,7 +72,7 @@ Event* Driver::event(int32_t device_index, uint64_t handle) {
   Device* device = nullptr;
   if (find_device(device_index, &device) == OB_OK) {
     fail(OB_INVALID_ARGUMENT, "device %d has no event 0x%" PRIx64 "%s", device_index, handle,
-         events.was_given(handle) ? ": it was destroyed or belongs to another device" : "");
+         events.was_issued(handle) ? ": it was destroyed or belongs to another device" : "");
   }
   return nullptr;
 }

@@ -42,7 +42,7 @@ bool open_gate(Driver& driver, Event& event) {
     released = next;
   }
   driver.gates.give_back(gate_handle);
-  driver.scheduler->go_on();
+  driver.scheduler->resume();
   return true;
 }
 

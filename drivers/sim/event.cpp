@@ -9,7 +9,7 @@ namespace sim {
 void Event::reset(uint32_t event_flags, Stream* gate, uint64_t gate_handle) {
   std::lock_guard lock(lock_);
   flags.store(event_flags, std::memory_order_relaxed);
-  record_ = begun_.load(std::memory_order_relaxed);
+  record_ = started_records_.load(std::memory_order_relaxed);
   first_record_ = record_ + 1;
   point_ = Point();
   gate_ = gate;

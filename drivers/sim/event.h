@@ -33,7 +33,7 @@ struct Event {
   bool is_host() const { return (flags.load(std::memory_order_relaxed) & OB_EVENT_HOST) != 0; }
 
   // Return a number for a record that is about to be queued.
-  uint64_t begin_record() { return begun_.fetch_add(1, std::memory_order_relaxed) + 1; }
+  uint64_t begin_record() { return started_records_.fetch_add(1, std::memory_order_relaxed) + 1; }
 
   // Set where the record was queued. If two threads record at once, the later begin wins.
   void set_record(uint64_t record, const Point& point);
@@ -48,7 +48,7 @@ struct Event {
 
  private:
   mutable SpinLock lock_;
-  std::atomic<uint64_t> begun_{0};
+  std::atomic<uint64_t> started_records_{0};
   uint64_t record_ = 0;  // all under lock_
   uint64_t first_record_ = 1;
   Point point_;

@@ -27,10 +27,10 @@ class Scheduler {
   virtual void wait(Stream* stream, uint64_t position, bool may_spin) = 0;
 
   // Note that an event of the host was completed. Its waiters were given to make_ready.
-  virtual void go_on() {}
+  virtual void resume() {}
 
   // Wait until the host waits for work, and nothing can run; or until
-  // `is_cancelled`, after a go_on().
+  // `is_cancelled`, after a resume().
   virtual void wait_until_needed(const std::atomic<bool>& is_cancelled) { static_cast<void>(is_cancelled); }
 
   // Note that a query found unfinished work.

@@ -49,9 +49,9 @@ class LazyScheduler final : public Scheduler {
     epoch_length_ = choices + depth_ - 1;
   }
 
-  void make_ready(Stream*) override { go_on(); }
+  void make_ready(Stream*) override { resume(); }
 
-  void go_on() override {
+  void resume() override {
     const std::lock_guard lock(change_mutex_);
     ++changes_;
     changed_.notify_all();
@@ -76,7 +76,7 @@ class LazyScheduler final : public Scheduler {
     const uint64_t queued = driver_.queued_count.load(std::memory_order_relaxed);
     if (queued_at_last_poll_.exchange(queued, std::memory_order_relaxed) != queued) return;
     const std::unique_lock lock(step_mutex_, std::try_to_lock);  // a query does not wait for another thread's step
-    if (lock.owns_lock() && !step()) note_stall();
+    if (lock.owns_lock() && !step()) count_stall();
   }
 
   void wait_until_needed(const std::atomic<bool>& is_cancelled) override {
@@ -86,7 +86,7 @@ class LazyScheduler final : public Scheduler {
   }
 
  private:
-  void note_stall() {
+  void count_stall() {
     const std::lock_guard lock(change_mutex_);
     ++stalls_;
     changed_.notify_all();

@@ -67,9 +67,9 @@ class WorkerScheduler final : public Scheduler {
       ready_count_.fetch_add(1);
     }
     // The order of these two loads does not matter, but both must follow the increment
-    // of the count: a worker lowers `lingering_`, or raises `sleeping_`, before it
+    // of the count: a worker lowers `spinning_`, or raises `sleeping_`, before it
     // reads the count for the last time.
-    if (sleeping_.load() > 0 && ready_count_.load() > lingering_.load()) wake_one();
+    if (sleeping_.load() > 0 && ready_count_.load() > spinning_.load()) wake_one();
   }
 
   void wait(Stream* stream, uint64_t position, bool may_spin) override {
@@ -78,8 +78,8 @@ class WorkerScheduler final : public Scheduler {
   }
 
  private:
-  static constexpr int kQuantum = 8;  // consecutive tasks of one stream while others are ready
-  static constexpr int kUrgentInARow = 8;
+  static constexpr int kMaxTasksInARow = 8;  // consecutive tasks of one stream while others are ready
+  static constexpr int kMaxUrgentInARow = 8;
 
   // First in, first out, linked by Stream::next.
   class List {
@@ -116,7 +116,7 @@ class WorkerScheduler final : public Scheduler {
     if (urgent_.is_empty() && ordinary_.is_empty()) return nullptr;
     ready_count_.fetch_sub(1);
     // Streams of high priority go first, but not forever.
-    if (ordinary_.is_empty() || (!urgent_.is_empty() && urgent_in_a_row_ < kUrgentInARow)) {
+    if (ordinary_.is_empty() || (!urgent_.is_empty() && urgent_in_a_row_ < kMaxUrgentInARow)) {
       ++urgent_in_a_row_;
       return urgent_.take();
     }
@@ -134,7 +134,7 @@ class WorkerScheduler final : public Scheduler {
       if (ready_count_.load() == 0) sleep_condition_.wait(lock);
       sleeping_.fetch_sub(1);
       lock.unlock();
-      step_aside();
+      leave_waker_processor();
     }
   }
 
@@ -143,7 +143,7 @@ class WorkerScheduler final : public Scheduler {
   // still while the worker runs and looks for more work, although another processor is idle (a
   // burst of 40 calls took 300 us instead of 145). This costs some microseconds, once: the next
   // time the worker wakes where it slept.
-  void step_aside() {
+  void leave_waker_processor() {
     const int processor = sched_getcpu();
     cpu_set_t allowed;
     if (processor != waker_processor_.load(std::memory_order_relaxed) || processor >= CPU_SETSIZE) return;
@@ -162,8 +162,8 @@ class WorkerScheduler final : public Scheduler {
     for (;;) {
       const Task* task = stream->head();
       if (task == nullptr) {
-        if (linger(stream)) continue;
-        if (retire(stream)) return;
+        if (spin_for_work(stream)) continue;
+        if (release_if_empty(stream)) return;
         continue;
       }
       if (task->work == Work::kWait) {
@@ -176,7 +176,7 @@ class WorkerScheduler final : public Scheduler {
         make_ready(released);
         released = next;
       }
-      if (++in_a_row >= kQuantum && ready_count_.load(std::memory_order_relaxed) > 0) {
+      if (++in_a_row >= kMaxTasksInARow && ready_count_.load(std::memory_order_relaxed) > 0) {
         make_ready(stream);
         return;
       }
@@ -184,23 +184,23 @@ class WorkerScheduler final : public Scheduler {
   }
 
   // Look for more work. Return true if it came to this stream.
-  bool linger(Stream* stream) {
+  bool spin_for_work(Stream* stream) {
     if (spin_ == 0 || ready_count_.load() > 0) return false;
-    lingering_.fetch_add(1);
+    spinning_.fetch_add(1);
     const uint64_t done = stream->completed.load(std::memory_order_relaxed);
     bool is_more = false;
     spin_until(spin_, [&] {
       is_more = stream->tail.load(std::memory_order_relaxed) != done;
       return is_more || ready_count_.load(std::memory_order_relaxed) > 0;
     });
-    lingering_.fetch_sub(1);
+    spinning_.fetch_sub(1);
     // Another thread may have relied on this worker for another stream.
     if (is_more && sleeping_.load() > 0 && ready_count_.load() > 0) wake_one();
     return is_more;
   }
 
   // Release an empty stream. Return false if it got work meanwhile.
-  bool retire(Stream* stream) {
+  bool release_if_empty(Stream* stream) {
     bool is_destroyed = false;
     {
       std::lock_guard lock(stream->lock);
@@ -222,7 +222,7 @@ class WorkerScheduler final : public Scheduler {
   List ordinary_;
   int urgent_in_a_row_ = 0;
   std::atomic<int64_t> ready_count_{0};
-  std::atomic<int64_t> lingering_{0};
+  std::atomic<int64_t> spinning_{0};
 
   std::mutex sleep_mutex_;
   std::condition_variable sleep_condition_;

@@ -25,7 +25,7 @@ class SlotTable {
   }
 
   // Return true if `handle` was ever issued, for any device: for error messages.
-  bool was_given(uint64_t handle) const {
+  bool was_issued(uint64_t handle) const {
     return at(handle & kIndexMask) != nullptr && (handle >> kGenerationShift) != 0;
   }
 

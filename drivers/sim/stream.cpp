@@ -54,7 +54,7 @@ Stream* Stream::complete_head() {
 
   std::lock_guard guard(wait_mutex_);
   Stream* released = nullptr;
-  uint64_t lowest = kNobody;
+  uint64_t lowest = kNoPosition;
   for (Stream** link = &blocked_; *link != nullptr;) {
     Stream* stream = *link;
     if (stream->blocked_until <= position) {

@@ -112,7 +112,7 @@ struct Stream {
   // The lowest position that a thread sleeps for. A consumer reads it after each task. A
   // sleeper sets it before it reads `completed` for the last time. Both are sequentially
   // consistent, so one of them sees the other.
-  std::atomic<uint64_t> wake_at{kNobody};
+  std::atomic<uint64_t> wake_at{kNoPosition};
 
   // A stream is in at most one list, the ready list or the list of streams blocked on another. So
   // one link suffices, and no list allocates memory.
@@ -150,7 +150,7 @@ struct Stream {
   bool block(Stream* waiter, uint64_t position);
 
  private:
-  static constexpr uint64_t kNobody = std::numeric_limits<uint64_t>::max();
+  static constexpr uint64_t kNoPosition = std::numeric_limits<uint64_t>::max();
 
   Segment* write_segment_ = nullptr;
   Segment* read_segment_ = nullptr;

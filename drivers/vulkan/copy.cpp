@@ -17,8 +17,8 @@ using support::with_stream;
 
 constexpr uint64_t kStagingBytes = 4 << 20;
 constexpr uint64_t kPatternBytes = 16 << 10;   // of a pattern that is written before it is doubled
-constexpr uint64_t kFewRows = 16;              // are copied without a kernel
-constexpr uint64_t kMostRows = 64 << 10;       // are copied at all without one
+constexpr uint64_t kMaxRowsWithoutKernel = 16;  // are copied without a kernel
+constexpr uint64_t kMaxRowCopies = 64 << 10;  // are copied at all without one
 constexpr uint32_t kRowsPerCommand = 1024;
 
 // One side of a copy: a place in a buffer of the stream's device, or host memory.
@@ -116,7 +116,7 @@ ob_status copy_staged(Stream& stream, const Side& side, uint64_t host, uint64_t 
       if (status != OB_OK) return status;
       chunk->used = reached[turn] = close(stream);
     }
-    pump(device);
+    submit_ready_batches(device);
     if (is_to_host && at >= kStagingBytes) {
       if (const ob_status status = finish(at - kStagingBytes); status != OB_OK) return status;
     }
@@ -255,7 +255,7 @@ ob_status queue_rows(Stream& stream, const StridedShape& shape, uint64_t element
   const uint32_t first = has_rows ? 1 : 0;
   const uint64_t bytes = element_size * static_cast<uint64_t>(has_rows ? shape.sizes[0] : 1);
   const uint64_t rows = shape.count * element_size / bytes;
-  if (rows > kMostRows) {
+  if (rows > kMaxRowCopies) {
     return fail(OB_UNIMPLEMENTED, "copy_nd_async of %" PRIu64 " rows needs a kernel, which needs Slang", rows);
   }
   std::vector<VkBufferCopy> regions(rows);
@@ -326,7 +326,7 @@ ob_status copy_nd_async(void* self, int32_t index, uint64_t handle, const ob_cop
     const bool has_rows = shape.ndim > 0 && shape.dst_strides[0] == 1 && shape.src_strides[0] == 1;
     const Work work = {OB_ACTIVITY_COPY, shape.count * copy->element_size, index, index};
     const uint64_t rows = has_rows ? shape.count / static_cast<uint64_t>(shape.sizes[0]) : shape.count;
-    if (rows > kFewRows) {
+    if (rows > kMaxRowsWithoutKernel) {
       StridedShape wide = shape;
       uint32_t element_size = support::widen(&wide, copy->element_size, copy->dst, copy->src);
       uint32_t parts = 1;

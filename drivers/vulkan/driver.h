@@ -137,7 +137,7 @@ struct Stream : Recorder {
 
   std::mutex call_mutex;  // guards what follows; nothing is taken while it is held
   std::condition_variable call_changed;
-  std::deque<Batch*> handed;  // whose calls are to be made, in their order
+  std::deque<Batch*> batches_with_calls;  // whose calls are to be made, in their order
   bool is_ending = false;
   std::thread caller;  // makes the calls; started by the first
 };
@@ -213,13 +213,13 @@ struct Device {
   std::condition_variable list_changed;
   std::condition_variable progressed;  // something was submitted, or done by the host
   std::vector<Stream*> dirty;
-  std::vector<Stream*> taken;  // by the submitter, which changes it alone
+  std::vector<Stream*> closing_streams;  // by the submitter, which changes it alone
   std::vector<Batch*> closed;
   std::vector<std::unique_ptr<Stream>> retired;
   bool is_closing = false;
-  bool is_asleep = false;
+  bool is_submitter_asleep = false;
   bool is_signalled = false;  // an event of the host was
-  bool is_held = false;  // something pending waits for what nobody announces
+  bool needs_polling = false;  // something pending waits for what nobody announces
   std::thread submitter;
   std::mutex submit_mutex;       // held over submissions, so also guards the queues
   std::deque<Batch*> pending;    // under submit_mutex
@@ -284,11 +284,11 @@ void notify(Stream& stream);
 ob_status make_stream(Device& device, std::unique_ptr<Stream>* out_stream);
 void destroy_stream(Stream& stream);
 // Let the submitter submit what was closed.
-void wake(Device& device);
+void wake_submitter(Device& device);
 // Let it, and all who wait, look again at what waits for the host.
-void wake_held(Device& device);
+void notify_host_progress(Device& device);
 // Submit what can be submitted, in this thread.
-void pump(Device& device);
+void submit_ready_batches(Device& device);
 void run_submitter(Device& device);
 // Make a stream's calls of the host, until the stream ends.
 void run_caller(Stream& stream);

@@ -204,7 +204,7 @@ void select_devices(const std::string& wanted, Enumeration* result) {
 // Return the child's report: the count, the error, then a line for each device that is left out.
 std::string report(const Enumeration& found) {
   std::string text = std::to_string(found.devices.size()) + "\n" + found.error + "\n";
-  for (const std::string& line : found.left_out) text += line + "\n";
+  for (const std::string& line : found.unusable_devices) text += line + "\n";
   return text;
 }
 
@@ -275,7 +275,7 @@ Enumeration enumerate(const Api& api, const Options& options) {
   for (uint32_t i = 0; i < count; ++i) {
     const FoundDevice found = read_device(api, handles[i]);
     if (const std::string why = obstacle(found); !why.empty()) {
-      result.left_out.push_back("Vulkan device '" + found.name() + "' is left out: " + why);
+      result.unusable_devices.push_back("Vulkan device '" + found.name() + "' is left out: " + why);
       continue;
     }
     result.devices.push_back(found);
@@ -288,7 +288,7 @@ Enumeration enumerate(const Api& api, const Options& options) {
     return result;
   }
   result.error = "none of the Vulkan devices can be used";
-  for (const std::string& line : result.left_out) result.error += "; " + line;
+  for (const std::string& line : result.unusable_devices) result.error += "; " + line;
   return result;
 }
 

@@ -121,7 +121,7 @@ ob_status event_create(void* self, int32_t index, uint32_t flags, uint64_t* out_
 bool signal(Event& event) {
   Timeline& timeline = *event.record->point.timeline;
   if (timeline.done.exchange(1) != 0) return false;
-  wake_held(timeline.device);
+  notify_host_progress(timeline.device);
   return true;
 }
 
@@ -179,7 +179,7 @@ ob_status event_record(void* self, int32_t index, uint64_t stream_handle, uint64
       std::swap(event->record, record);
     }
     // A wait or a query for the event does not make this stream start.
-    wake(*stream->device);
+    wake_submitter(*stream->device);
     return OB_OK;
   });
 }

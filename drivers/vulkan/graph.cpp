@@ -48,7 +48,7 @@ ob_status graph_capture_begin(void* self, int32_t index, uint64_t handle) {
           graph->streams.push_back(stream);
           stream->graph = std::move(graph);
         }
-        wake(device);
+        wake_submitter(device);
         return OB_OK;
       });
 }
@@ -129,8 +129,8 @@ template <class Handles>
 ob_status destroy_graph(Handles& handles, int32_t index, uint64_t handle) {
   std::shared_ptr<Graph> graph;
   if (const ob_status status = find_graph(handles, index, handle, &graph); status != OB_OK) return status;
-  std::shared_ptr<Graph> taken;
-  return handles.take(handle, &taken) ? OB_OK : fail(OB_INVALID_ARGUMENT, "two threads are destroying the same graph");
+  std::shared_ptr<Graph> owned;
+  return handles.take(handle, &owned) ? OB_OK : fail(OB_INVALID_ARGUMENT, "two threads are destroying the same graph");
 }
 
 ob_status graph_destroy(void* self, int32_t index, uint64_t handle) {
@@ -191,7 +191,7 @@ ob_status join(Stream& stream, const Record& record) {
     stream.graph = graph;
     graph->streams.push_back(&stream);
   }
-  wake(*stream.device);
+  wake_submitter(*stream.device);
   return OB_OK;
 }
 

@@ -16,7 +16,7 @@ constexpr uint64_t kAlignment = 512;
 constexpr size_t kHostAlignment = 64;
 // What is as small is no segment of tensors, but records that kernels write and the host reads. It
 // lies where both see it, also on GPUs whose own memory the host does not see.
-constexpr uint64_t kSeenBytes = 64 << 10;
+constexpr uint64_t kMaxHostVisibleBytes = 64 << 10;
 
 ob_status try_bare_buffer(Device& device, uint64_t bytes, Buffer& buffer, VkMemoryRequirements* out_requirements) {
   VkBufferCreateInfo info = {};
@@ -79,14 +79,14 @@ ob_status mem_alloc(void* self, int32_t index, uint64_t bytes, uint64_t* out_add
                   where(*device).c_str(), bytes, device->total_memory);
     }
     auto buffer = std::make_unique<Buffer>();
-    const bool is_seen = device->is_mapped || bytes <= kSeenBytes;
-    const uint32_t type = device->is_mapped || !is_seen ? device->local_type : device->host_type;
-    ob_status status = make_buffer(*device, bytes, type, is_seen, buffer.get());
+    const bool is_host_visible = device->is_mapped || bytes <= kMaxHostVisibleBytes;
+    const uint32_t type = device->is_mapped || !is_host_visible ? device->local_type : device->host_type;
+    ob_status status = make_buffer(*device, bytes, type, is_host_visible, buffer.get());
     // Memory begins on pages in practice, and so do buffers, but the specification does not
     // guarantee it.
     if (status == OB_OK && buffer->address % kAlignment != 0) {
       free_buffer(*device, *buffer);
-      status = make_buffer(*device, bytes + kAlignment, type, is_seen, buffer.get());
+      status = make_buffer(*device, bytes + kAlignment, type, is_host_visible, buffer.get());
     }
     if (status != OB_OK) {
       device->allocated.fetch_sub(bytes);

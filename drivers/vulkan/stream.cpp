@@ -86,10 +86,10 @@ std::unique_ptr<Stream> take_idle(Device& device) {
   std::unique_ptr<Stream> found;
   {
     const std::lock_guard lock(device.list_mutex);
-    const std::vector<Stream*>& taken = device.taken;
+    const std::vector<Stream*>& closing_streams = device.closing_streams;
     const auto at = std::find_if(device.retired.begin(), device.retired.end(), [&](const auto& stream) {
-      const bool is_used =
-          stream->is_dirty.load() || std::find(taken.begin(), taken.end(), stream.get()) != taken.end();
+      const bool is_used = stream->is_dirty.load() || std::find(closing_streams.begin(), closing_streams.end(),
+                                                                stream.get()) != closing_streams.end();
       return !is_used && has_reached({stream->timeline, stream->closed});
     });
     if (at == device.retired.end()) return nullptr;
@@ -136,7 +136,7 @@ ob_status stream_destroy(void* self, int32_t index, uint64_t handle) {
       const std::lock_guard lock(device.list_mutex);
       device.retired.push_back(std::move(stream));
     }
-    wake(device);
+    wake_submitter(device);
     return OB_OK;
   });
 }
@@ -156,7 +156,7 @@ ob_status stream_query(void* self, int32_t index, uint64_t handle) {
     }
     if (stream->device->is_lost.load()) return fail(OB_DEVICE_LOST, "%s is lost", where(*stream->device).c_str());
     if (has_reached({stream->timeline, value})) return OB_OK;
-    wake(*stream->device);
+    wake_submitter(*stream->device);
     return OB_NOT_READY;
   });
 }
@@ -348,7 +348,7 @@ void notify(Stream& stream) {
   Device& device = *stream.device;
   const std::lock_guard lock(device.list_mutex);
   device.dirty.push_back(&stream);
-  if (device.is_asleep) device.list_changed.notify_one();
+  if (device.is_submitter_asleep) device.list_changed.notify_one();
 }
 
 ob_status take_failure(Stream& stream) {

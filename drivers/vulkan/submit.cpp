@@ -9,18 +9,18 @@
 namespace vulkan {
 namespace {
 
-constexpr uint64_t kSecond = 1'000'000'000;
+constexpr uint64_t kWaitTimeout = 1'000'000'000;
 // The pause between two looks at another device's progress, which is never announced.
-constexpr std::chrono::microseconds kPause{50};
+constexpr std::chrono::microseconds kProgressPollInterval{50};
 // The pause after a submission, which takes an H200 14 µs and the caller's lock: calls that come
 // meanwhile share a batch. Waits don't pause: they submit in their own thread.
-constexpr std::chrono::microseconds kPace{50};
+constexpr std::chrono::microseconds kBatchInterval{50};
 // After that time a wait for the host looks whether the device was lost meanwhile.
-constexpr std::chrono::milliseconds kPollInterval{100};
+constexpr std::chrono::milliseconds kLostPollInterval{100};
 
-void raise_to(std::atomic<uint64_t>& value, uint64_t floor) {
-  uint64_t seen = value.load(std::memory_order_relaxed);
-  while (seen < floor && !value.compare_exchange_weak(seen, floor, std::memory_order_acq_rel)) {
+void store_max(std::atomic<uint64_t>& value, uint64_t floor) {
+  uint64_t current = value.load(std::memory_order_relaxed);
+  while (current < floor && !value.compare_exchange_weak(current, floor, std::memory_order_acq_rel)) {
   }
 }
 
@@ -96,10 +96,10 @@ void submit(Device& device, Batch& batch) {
 }
 
 // Let a stream's thread make the calls of a batch.
-void hand_over(Batch& batch) {
+void queue_host_calls(Batch& batch) {
   Stream& stream = *batch.stream;
   const std::lock_guard lock(stream.call_mutex);
-  stream.handed.push_back(&batch);
+  stream.batches_with_calls.push_back(&batch);
   stream.call_changed.notify_one();
 }
 
@@ -116,7 +116,7 @@ void make_calls(Batch& batch) {
     call.record->end = monotonic_now();
     timeline->device.activities->add({*call.record, {}, {}});
   }
-  raise_to(timeline->done, value);  // from here on the batch may be gone
+  store_max(timeline->done, value);  // from here on the batch may be gone
   timeline->submitted.store(value, std::memory_order_release);
 }
 
@@ -125,23 +125,23 @@ void make_calls(Batch& batch) {
 void run_caller(Stream& stream) {
   std::unique_lock lock(stream.call_mutex);
   for (;;) {
-    stream.call_changed.wait(lock, [&] { return stream.is_ending || !stream.handed.empty(); });
-    if (stream.handed.empty()) return;
-    Batch& batch = *stream.handed.front();
-    stream.handed.pop_front();
+    stream.call_changed.wait(lock, [&] { return stream.is_ending || !stream.batches_with_calls.empty(); });
+    if (stream.batches_with_calls.empty()) return;
+    Batch& batch = *stream.batches_with_calls.front();
+    stream.batches_with_calls.pop_front();
     lock.unlock();
     make_calls(batch);
-    pump(*stream.device);
+    submit_ready_batches(*stream.device);
     lock.lock();
   }
 }
 
-void wake(Device& device) {
+void wake_submitter(Device& device) {
   const std::lock_guard lock(device.list_mutex);
-  if (device.is_asleep) device.list_changed.notify_one();
+  if (device.is_submitter_asleep) device.list_changed.notify_one();
 }
 
-void wake_held(Device& device) {
+void notify_host_progress(Device& device) {
   const std::lock_guard lock(device.list_mutex);
   device.is_signalled = true;
   device.list_changed.notify_one();
@@ -150,60 +150,61 @@ void wake_held(Device& device) {
 
 // Batches are in the order in which they were closed, and each waits only for earlier ones, so one
 // pass finds all that can be submitted.
-void pump(Device& device) {
+void submit_ready_batches(Device& device) {
   const std::lock_guard submitting(device.submit_mutex);
   {
     const std::lock_guard lock(device.list_mutex);
     device.pending.insert(device.pending.end(), device.closed.begin(), device.closed.end());
     device.closed.clear();
   }
-  std::vector<const Stream*> stuck;
-  bool is_held = false;
+  std::vector<const Stream*> blocked_streams;
+  bool needs_polling = false;
   for (auto at = device.pending.begin(); at != device.pending.end();) {
     Batch& batch = **at;
-    if (std::find(stuck.begin(), stuck.end(), batch.stream) != stuck.end() || !can_submit(device, batch)) {
-      stuck.push_back(batch.stream);
-      is_held = is_held || waits_for_others(device, batch);
+    if (std::find(blocked_streams.begin(), blocked_streams.end(), batch.stream) != blocked_streams.end() ||
+        !can_submit(device, batch)) {
+      blocked_streams.push_back(batch.stream);
+      needs_polling = needs_polling || waits_for_others(device, batch);
       ++at;
       continue;
     }
     if (batch.calls.empty()) {
       submit(device, batch);
     } else {
-      hand_over(batch);
+      queue_host_calls(batch);
     }
     at = device.pending.erase(at);
   }
   const std::lock_guard lock(device.list_mutex);
   device.progressed.notify_all();
-  device.is_held = is_held;
-  if (is_held && device.is_asleep) device.list_changed.notify_one();
+  device.needs_polling = needs_polling;
+  if (needs_polling && device.is_submitter_asleep) device.list_changed.notify_one();
 }
 
 void run_submitter(Device& device) {
   std::unique_lock lock(device.list_mutex);
   while (!device.is_closing) {
     if (device.dirty.empty() && device.closed.empty() && !device.is_signalled) {
-      device.is_asleep = true;
-      if (device.is_held) {
-        device.list_changed.wait_for(lock, kPause);
+      device.is_submitter_asleep = true;
+      if (device.needs_polling) {
+        device.list_changed.wait_for(lock, kProgressPollInterval);
       } else {
         device.list_changed.wait(lock);
       }
-      device.is_asleep = false;
+      device.is_submitter_asleep = false;
     }
     device.is_signalled = false;
-    device.taken = std::exchange(device.dirty, {});
+    device.closing_streams = std::exchange(device.dirty, {});
     lock.unlock();
-    for (Stream* stream : device.taken) {
+    for (Stream* stream : device.closing_streams) {
       stream->is_dirty.store(false);
       const std::lock_guard held(stream->mutex);
       close(*stream);
     }
-    pump(device);
+    submit_ready_batches(device);
     lock.lock();
-    device.taken.clear();
-    device.list_changed.wait_for(lock, kPace, [&] { return device.is_closing; });
+    device.closing_streams.clear();
+    device.list_changed.wait_for(lock, kBatchInterval, [&] { return device.is_closing; });
   }
 }
 
@@ -221,7 +222,7 @@ bool has_reached(const Point& point) {
     return code == VK_ERROR_DEVICE_LOST;
   }
   // A batch counts as finished only when its submission has returned.
-  raise_to(timeline.done, std::min(value, timeline.submitted.load(std::memory_order_acquire)));
+  store_max(timeline.done, std::min(value, timeline.submitted.load(std::memory_order_acquire)));
   return value >= point.value;
 }
 
@@ -235,9 +236,9 @@ ob_status wait_for(const Point& point) {
     const bool can_wait = is_submitted();  // read before `done`, which the host raises first
     if (timeline.done.load(std::memory_order_acquire) >= point.value) return OB_OK;
     if (!can_wait) {
-      pump(device);
+      submit_ready_batches(device);
       std::unique_lock lock(device.list_mutex);
-      device.progressed.wait_for(lock, kPollInterval, [&] {
+      device.progressed.wait_for(lock, kLostPollInterval, [&] {
         return is_submitted() || timeline.done.load(std::memory_order_acquire) >= point.value || device.is_lost.load();
       });
       continue;
@@ -247,9 +248,9 @@ ob_status wait_for(const Point& point) {
     info.semaphoreCount = 1;
     info.pSemaphores = &timeline.semaphore;
     info.pValues = &point.value;
-    const VkResult code = device.api.WaitSemaphores(device.device, &info, kSecond);
+    const VkResult code = device.api.WaitSemaphores(device.device, &info, kWaitTimeout);
     if (code == VK_SUCCESS) {
-      raise_to(timeline.done, point.value);
+      store_max(timeline.done, point.value);
     } else if (code != VK_TIMEOUT) {
       if (code == VK_ERROR_DEVICE_LOST) device.is_lost.store(true);
       return vk_fail(code, "vkWaitSemaphores", where(device));

@@ -17,9 +17,9 @@ namespace {
 using support::guarded;
 using support::with_device;
 
-constexpr uint32_t kMostQueues = 8;
+constexpr uint32_t kMaxQueues = 8;
 // Memory that needs features which are not switched on, or that the device reaches past its caches.
-constexpr VkFlags kUnusable = VK_MEMORY_PROPERTY_PROTECTED_BIT | VK_MEMORY_PROPERTY_DEVICE_COHERENT_BIT_AMD;
+constexpr VkFlags kUnusableFlags = VK_MEMORY_PROPERTY_PROTECTED_BIT | VK_MEMORY_PROPERTY_DEVICE_COHERENT_BIT_AMD;
 
 Driver& driver_of(void* self) {
   return *static_cast<Driver*>(self);
@@ -68,7 +68,7 @@ uint64_t kernel_dtypes(const FoundDevice& found) {
 // Choose the memory of tensors: the device's own, which the host reaches on CPUs and integrated
 // GPUs. Memory that a discrete GPU exposes through its bus is not used, because it has no cache.
 void choose_local_memory(Device& device, uint32_t allowed, bool host_access) {
-  constexpr VkFlags kSeen =
+  constexpr VkFlags kHostVisibleFlags =
       VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT | VK_MEMORY_PROPERTY_HOST_CACHED_BIT;
   const VkPhysicalDeviceMemoryProperties2& memory = device.found.memory;
   uint64_t best = 0;
@@ -76,24 +76,24 @@ void choose_local_memory(Device& device, uint32_t allowed, bool host_access) {
     const VkFlags flags = memory.memoryTypes[i].propertyFlags;
     const uint64_t size = memory.memoryHeaps[memory.memoryTypes[i].heapIndex].size;
     const bool is_local = (flags & VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT) != 0;
-    const bool is_seen = host_access && (flags & kSeen) == kSeen;
+    const bool is_host_visible = host_access && (flags & kHostVisibleFlags) == kHostVisibleFlags;
     // The largest heap first, then memory that the host reaches. Memory types are ordered by speed.
-    const bool is_better = size > best || (size == best && is_seen && !device.is_mapped);
-    if ((allowed >> i & 1) == 0 || !is_local || !is_better || (flags & kUnusable) != 0) continue;
+    const bool is_better = size > best || (size == best && is_host_visible && !device.is_mapped);
+    if ((allowed >> i & 1) == 0 || !is_local || !is_better || (flags & kUnusableFlags) != 0) continue;
     best = size;
     device.local_type = i;
-    device.is_mapped = is_seen;
+    device.is_mapped = is_host_visible;
   }
   device.total_memory = best;
 }
 
 // Choose the memory through which the host and the device exchange data.
 bool choose_host_memory(Device& device, uint32_t allowed) {
-  constexpr VkFlags kNeeded = VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT;
+  constexpr VkFlags kHostFlags = VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT;
   const VkPhysicalDeviceMemoryProperties2& memory = device.found.memory;
-  for (const VkFlags wanted : {kNeeded | VK_MEMORY_PROPERTY_HOST_CACHED_BIT, kNeeded}) {
+  for (const VkFlags wanted : {kHostFlags | VK_MEMORY_PROPERTY_HOST_CACHED_BIT, kHostFlags}) {
     for (uint32_t i = 0; i < memory.memoryTypeCount; ++i) {
-      const bool is_wanted = (memory.memoryTypes[i].propertyFlags & (wanted | kUnusable)) == wanted;
+      const bool is_wanted = (memory.memoryTypes[i].propertyFlags & (wanted | kUnusableFlags)) == wanted;
       if ((allowed >> i & 1) == 0 || !is_wanted) continue;
       device.host_type = i;
       return true;
@@ -104,7 +104,7 @@ bool choose_host_memory(Device& device, uint32_t allowed) {
 
 ob_status make_device(const Api& api, Device& device) {
   FoundDevice& found = device.found;
-  const uint32_t queues = std::min(found.queue_count, kMostQueues);
+  const uint32_t queues = std::min(found.queue_count, kMaxQueues);
   const std::vector<float> priorities(queues, 1.0F);
   const VkDeviceQueueCreateInfo queue = {
       VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO, nullptr, 0, found.family, queues, priorities.data()};
@@ -178,7 +178,7 @@ void end_device(Driver& driver, Device& device) {
     }
     device.submitter.join();
     // The last work of abandoned streams. A failure does not matter any more.
-    pump(device);
+    submit_ready_batches(device);
     for (const std::unique_ptr<Stream>& stream : device.retired) {
       static_cast<void>(wait_for({stream->timeline, stream->closed}));
     }

@@ -34,7 +34,7 @@ int32_t count_in_child(Work&& work, const char* runtime, const char* advice, Enu
     return 0;
   }
   out_enumeration->error = lines[1];
-  out_enumeration->left_out.assign(lines.begin() + 2, lines.end());
+  out_enumeration->unusable_devices.assign(lines.begin() + 2, lines.end());
   return static_cast<int32_t>(std::strtol(lines[0].c_str(), nullptr, 10));
 }
 
@@ -52,7 +52,7 @@ int32_t count_devices(Driver& driver, Probe&& probe) {
     if (!driver.is_probed) {
       driver.probed_count = probe(driver.options, &driver.enumeration);
       driver.is_probed = true;
-      for (const std::string& line : driver.enumeration.left_out) {
+      for (const std::string& line : driver.enumeration.unusable_devices) {
         if (driver.probed_count > 0) std::fprintf(stderr, "torch_outboard: %s\n", line.c_str());
       }
     }
