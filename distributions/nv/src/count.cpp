@@ -21,7 +21,7 @@ struct Gpus {
 };
 
 // Ask NVML, which does not start CUDA and survives a fork.
-Gpus ask_nvml() {
+Gpus query_nvml() {
   Gpus gpus;
   void* library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) return gpus;
@@ -55,7 +55,7 @@ Gpus ask_nvml() {
   return gpus;
 }
 
-Gpus ask_proc() {
+Gpus query_proc() {
   Gpus gpus;
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/driver/nvidia/gpus", error)) {
@@ -96,7 +96,7 @@ int32_t count_visible(const char* visible, const Gpus& gpus) {
   return static_cast<int32_t>(chosen.size());
 }
 
-int32_t ask_cuda(const std::string& library, std::string* out_error) {
+int32_t query_cuda(const std::string& library, std::string* out_error) {
   std::vector<std::string> lines;
   std::string why;
   const auto work = [&]() -> std::string {
@@ -112,7 +112,7 @@ int32_t ask_cuda(const std::string& library, std::string* out_error) {
     return "0\nCUDA cannot be initialized: " + std::string(name != nullptr ? name : "unknown error") + " (" +
            std::to_string(code) + ")\n";
   };
-  if (!support::ask_child(work, &lines, &why) || lines.size() < 2) {
+  if (!support::query_child(work, &lines, &why) || lines.size() < 2) {
     *out_error = "the child process that counts the GPUs " + (why.empty() ? "returned no answer" : why);
     return 0;
   }
@@ -125,14 +125,14 @@ int32_t ask_cuda(const std::string& library, std::string* out_error) {
 int32_t count_devices(const std::string& library, std::string* out_error) {
   Api api;  // only checks that the library exists; nothing is initialized
   if (!api.load(library, out_error)) return 0;
-  Gpus gpus = ask_nvml();
-  if (!gpus.is_known && gpus.uuids.empty()) gpus = ask_proc();
+  Gpus gpus = query_nvml();
+  if (!gpus.is_known && gpus.uuids.empty()) gpus = query_proc();
   const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
   int32_t count = -1;
   if (gpus.is_known) {
     count = visible != nullptr ? count_visible(visible, gpus) : static_cast<int32_t>(gpus.uuids.size());
   }
-  if (count < 0) count = ask_cuda(library, out_error);
+  if (count < 0) count = query_cuda(library, out_error);
   if (count == 0 && out_error->empty()) {
     *out_error = gpus.uuids.empty() ? "NVIDIA's driver is installed but there is no GPU"
                                     : "CUDA_VISIBLE_DEVICES='" + std::string(visible != nullptr ? visible : "") +

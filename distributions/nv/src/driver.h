@@ -73,7 +73,7 @@ struct Device {
   int greatest_priority = 0;
   int major = 0;  // of the compute capability
   int minor = 0;
-  int processors = 0;
+  int multiprocessors = 0;
   uint32_t max_block[3] = {};
   uint32_t max_grid[3] = {};
   uint32_t max_shared = 0;
@@ -146,9 +146,9 @@ inline CUstream to_stream(uint64_t handle) {
 
 // Makes a context current for one entry and restores the earlier one: others in the process,
 // torch's own CUDA device among them, take the current context for the current device.
-class Current {
+class ContextGuard {
  public:
-  Current(const Api& api, const Device& device) : api_(api) {
+  ContextGuard(const Api& api, const Device& device) : api_(api) {
     CUcontext before = nullptr;
     code_ = api.CtxGetCurrent(&before);
     if (code_ != CUDA_SUCCESS || before == device.context) [[likely]]
@@ -158,9 +158,9 @@ class Current {
     // If none was current, CUDA's default is device 0.
     is_changed_ = code_ == CUDA_SUCCESS && (before != nullptr || device.index != 0);
   }
-  Current(const Current&) = delete;
-  Current& operator=(const Current&) = delete;
-  ~Current() {
+  ContextGuard(const ContextGuard&) = delete;
+  ContextGuard& operator=(const ContextGuard&) = delete;
+  ~ContextGuard() {
     if (is_changed_) [[unlikely]]
       static_cast<void>(api_.CtxSetCurrent(before_));
   }
@@ -180,7 +180,7 @@ ob_status on_device(void* self, int32_t index, const char* entry, Body&& body) n
     Driver& driver = *static_cast<Driver*>(self);
     Device* device = nullptr;
     if (const ob_status status = driver.find_open(index, &device); status != OB_OK) return status;
-    const Current current(driver.api, *device);
+    const ContextGuard current(driver.api, *device);
     if (current.code() != CUDA_SUCCESS) {
       return cuda_fail(driver.api, current.code(), "cuCtxSetCurrent", device->where);
     }

@@ -120,7 +120,7 @@ ob_status open_device(Driver& driver, int32_t index) {
   device->total_memory = total;
   device->major = attribute(api, id, kMajor);
   device->minor = attribute(api, id, kMinor);
-  device->processors = attribute(api, id, kMultiprocessorCount);
+  device->multiprocessors = attribute(api, id, kMultiprocessorCount);
   device->granularity = map_granularity(api, id);
   for (int i = 0; i < 3; ++i) {
     device->max_block[i] = static_cast<uint32_t>(attribute(api, id, kMaxBlockX + i));
@@ -129,7 +129,7 @@ ob_status open_device(Driver& driver, int32_t index) {
   device->max_shared = static_cast<uint32_t>(
       std::max(attribute(api, id, kSharedMemoryOptIn), attribute(api, id, kSharedMemoryPerBlock)));
   {
-    const Current current(api, *device);
+    const ContextGuard current(api, *device);
     code = current.code() == CUDA_SUCCESS ? complete(api, device.get()) : current.code();
     if (code != CUDA_SUCCESS && device->anchor_stream != nullptr) api.StreamDestroy(device->anchor_stream);
   }

@@ -50,7 +50,7 @@ inline bool read_all(int input, std::string* out_text) {
 // or hangs, return false, with a clause that states the reason; `out_lines` then has what the child
 // wrote before.
 template <class Work>
-bool ask_child(Work&& work, std::vector<std::string>* out_lines, std::string* out_error) {
+bool query_child(Work&& work, std::vector<std::string>* out_lines, std::string* out_error) {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) {
     *out_error = "could not be started: pipe: " + std::string(std::strerror(errno));

@@ -28,7 +28,7 @@ template <class Work, class Enumeration>
 int32_t count_in_child(Work&& work, const char* runtime, const char* advice, Enumeration* out_enumeration) {
   std::vector<std::string> lines;
   std::string why;
-  if (!ask_child(work, &lines, &why) || lines.size() < 2) {
+  if (!query_child(work, &lines, &why) || lines.size() < 2) {
     out_enumeration->error = std::string("the child process that counts the ") + runtime + " devices " +
                              (why.empty() ? "returned no answer" : why) + ". " + advice;
     return 0;

@@ -47,25 +47,25 @@ struct Operand {
 };
 
 struct Call {
-  Call(const ob_kernel_call& call, bool asks) : request(call), is_question(asks) {}
+  Call(const ob_kernel_call& call, bool is_query) : request(call), is_query(is_query) {}
 
   const ob_kernel_call& request;
-  const bool is_question;  // only the answer is wanted
+  const bool is_query;  // only the answer is wanted
   int type = cudnn::kHalf;
   Problem problem{};
   std::vector<Operand> operands{};
   const char* refusal = nullptr;  // the first reason why cuDNN cannot run the call
-  float scale = 0, nothing = 0, kept = 1, kept_inverse = 1;
+  float scale = 0, masked_score = 0, dropout_scale = 1, inverse_dropout_scale = 1;
   uint64_t workspace = 0;
 
   void refuse(const char* reason) {
     if (refusal == nullptr) refusal = reason;
   }
-  const Operand& find(Place place) const {
+  const Operand& find(TensorRole role) const {
     return *std::find_if(operands.begin(), operands.end(),
-                         [&](const Operand& operand) { return operand.tensor.place == place; });
+                         [&](const Operand& operand) { return operand.tensor.role == role; });
   }
-  const Sizes& sizes_of(Place place) const { return find(place).tensor.sizes; }
+  const Sizes& sizes_of(TensorRole role) const { return find(role).tensor.sizes; }
 };
 
 // Return true if cuDNN takes memory with these strides: adjacent columns,
@@ -79,9 +79,9 @@ bool is_taken(const Sizes& sizes, const Sizes& strides, int64_t least) {
 }
 
 // Add a tensor with four dimensions.
-Operand* add(Place place, const ob_tensor& tensor, Call* call) {
+Operand* add(TensorRole role, const ob_tensor& tensor, Call* call) {
   Operand operand;
-  operand.tensor = {place, call->type, {}, {}};
+  operand.tensor = {role, call->type, {}, {}};
   operand.source = operand.data = tensor.data;
   if (tensor.ndim != 4) call->refuse("tensors must have four dimensions");
   if (half_of(tensor.dtype) != call->type) call->refuse("tensors must have one dtype");
@@ -107,22 +107,22 @@ Operand* add(Place place, const ob_tensor& tensor, Call* call) {
 }
 
 // Add memory for the call alone, dense.
-void add_memory(Place place, const Sizes& sizes, int type, Call* call) {
+void add_memory(TensorRole role, const Sizes& sizes, int type, Call* call) {
   Operand operand;
-  operand.tensor = {place, type, sizes, dense_strides(sizes)};
+  operand.tensor = {role, type, sizes, dense_strides(sizes)};
   call->operands.push_back(operand);
 }
 
 // Add a tensor that the call writes. If it is not wanted, cuDNN writes to memory of the call.
-void add_written(Place place, const ob_tensor& tensor, const Sizes& sizes, Call* call) {
-  if (tensor.is_defined == 0) return add_memory(place, sizes, call->type, call);
-  add(place, tensor, call)->is_written = true;
+void add_written(TensorRole role, const ob_tensor& tensor, const Sizes& sizes, Call* call) {
+  if (tensor.is_defined == 0) return add_memory(role, sizes, call->type, call);
+  add(role, tensor, call)->is_written = true;
 }
 
 // Add a float for each query.
-void add_rows(Place place, const ob_tensor& tensor, const Sizes& query, Call* call) {
+void add_rows(TensorRole role, const ob_tensor& tensor, const Sizes& query, Call* call) {
   Operand operand;
-  operand.tensor = {place, cudnn::kFloat, {query[0], query[1], query[2], 1}, {}};
+  operand.tensor = {role, cudnn::kFloat, {query[0], query[1], query[2], 1}, {}};
   operand.tensor.strides = operand.given = dense_strides(operand.tensor.sizes);
   operand.source = operand.data = tensor.data;
   operand.is_copied = tensor.data % 16 != 0;
@@ -135,9 +135,9 @@ void add_rows(Place place, const ob_tensor& tensor, const Sizes& query, Call* ca
 }
 
 // Add a seed or an offset of dropout.
-void add_draw(Place place, const ob_tensor& tensor, Call* call) {
+void add_draw(TensorRole role, const ob_tensor& tensor, Call* call) {
   Operand operand;
-  operand.tensor = {place, cudnn::kInt64, {1, 1, 1, 1}, {1, 1, 1, 1}};
+  operand.tensor = {role, cudnn::kInt64, {1, 1, 1, 1}, {1, 1, 1, 1}};
   operand.source = operand.data = tensor.data;
   if (tensor.dtype != OB_INT64 || tensor.ndim != 0 || tensor.device != call->request.device) {
     call->refuse("the seed and the offset must be int64 scalars on the device");
@@ -206,8 +206,8 @@ void read_numbers(size_t dropout, size_t causal, size_t scale, Call* call) {
   call->scale = static_cast<float>(factor.kind == OB_VALUE_NONE ? 1 / std::sqrt(head) : factor.doubles[0]);
   if (call->problem.dropout < 0 || call->problem.dropout >= 1)
     call->refuse("dropout must be at least 0 and less than 1");
-  call->kept_inverse = static_cast<float>(1 - call->problem.dropout);
-  call->kept = 1 / call->kept_inverse;
+  call->inverse_dropout_scale = static_cast<float>(1 - call->problem.dropout);
+  call->dropout_scale = 1 / call->inverse_dropout_scale;
 }
 
 // Refuse what a version of the library or a chip computes wrongly or not at all.
@@ -219,7 +219,7 @@ void check_versions(const Device& device, const cudnn::Library& library, Call* c
   if (call->problem.is_backward && version < kMinVersionForRaggedKeys && call->sizes_of(kKey)[2] % 128 != 0) {
     call->refuse("gradients for this number of keys need version 9.15.1 or newer");
   }
-  call->nothing =
+  call->masked_score =
       version < kMinVersionForInfinity ? std::numeric_limits<float>::lowest() : -std::numeric_limits<float>::infinity();
 }
 
@@ -265,10 +265,10 @@ ob_status prepare(Driver& driver, Device& device, const cudnn::Plan& plan, Call*
 ob_status queue(Driver& driver, Device& device, cudnn::Session& session, const cudnn::Plan& plan, const Call& call) {
   const auto address = [](const float& number) { return reinterpret_cast<uint64_t>(&number); };
   std::vector<cudnn::Binding> bindings = {{kScale, address(call.scale)}};
-  if (call.problem.is_causal) bindings.push_back({kNothing, address(call.nothing)});
-  if (call.problem.is_backward) bindings.push_back({kKeptInverse, address(call.kept_inverse)});
-  if (call.problem.dropout > 0) bindings.push_back({kKept, address(call.kept)});
-  for (const Operand& operand : call.operands) bindings.push_back({operand.tensor.place, operand.data});
+  if (call.problem.is_causal) bindings.push_back({kMaskedScore, address(call.masked_score)});
+  if (call.problem.is_backward) bindings.push_back({kInverseDropoutScale, address(call.inverse_dropout_scale)});
+  if (call.problem.dropout > 0) bindings.push_back({kDropoutScale, address(call.dropout_scale)});
+  for (const Operand& operand : call.operands) bindings.push_back({operand.tensor.role, operand.data});
   const int status = session.execute(plan, bindings, call.workspace, to_stream(call.request.stream));
   if (status != 0) {
     return fail(OB_INTERNAL, "%s: cudnnBackendExecute returned %s", device.where.c_str(),
@@ -287,9 +287,9 @@ ob_status find_gradients(cudnn::Session& session, const Call& call) {
   Problem problem = call.problem;
   problem.is_backward = true;
   problem.repeats = has_flags(call.request, OB_CALL_REPEATS);
-  const auto add_like = [&](Place place, Place like, int type) {
+  const auto add_like = [&](TensorRole role, TensorRole like, int type) {
     const Sizes& sizes = call.sizes_of(like);
-    problem.tensors.push_back({place, type, sizes, dense_strides(sizes)});
+    problem.tensors.push_back({role, type, sizes, dense_strides(sizes)});
   };
   add_like(kGrad, kResult, call.type);
   add_like(kGradQuery, kQuery, call.type);
@@ -314,7 +314,7 @@ ob_status run(Driver& driver, Device& device, Call* call) {
   }
   // For copies. Whether a call needs them depends on its addresses too, which a question lacks.
   if (const ob_status status = load_own(driver, device, "2"); status != OB_OK) return status;
-  if (call->is_question) return OB_OK;
+  if (call->is_query) return OB_OK;
   if (const ob_status status = prepare(driver, device, *plan, call); status != OB_OK) return status;
   return queue(driver, device, *session, *plan, *call);
 }
@@ -326,8 +326,8 @@ ob_status check_and_run(void* self, Call* call) {
 }
 
 // (query, key, value, attn_bias, dropout_p, is_causal, return_debug_mask, scale)
-ob_status forward_of(void* self, const ob_kernel_call* request, bool is_question) {
-  Call call(*request, is_question);
+ob_status forward_of(void* self, const ob_kernel_call* request, bool is_query) {
+  Call call(*request, is_query);
   const std::optional<int> type = half_of(value_at(*request, 0).tensors->dtype);
   if (!type.has_value()) return decline_cudnn("unsupported dtype");
   call.type = *type;
@@ -348,8 +348,8 @@ ob_status forward_of(void* self, const ob_kernel_call* request, bool is_question
 
 // (grad_out, query, key, value, attn_bias, grad_input_mask, out, logsumexp, cum_seq_q, cum_seq_k,
 // max_q, max_k, dropout_p, is_causal, philox_seed, philox_offset, scale)
-ob_status backward_of(void* self, const ob_kernel_call* request, bool is_question) {
-  Call call(*request, is_question);
+ob_status backward_of(void* self, const ob_kernel_call* request, bool is_query) {
+  Call call(*request, is_query);
   const std::optional<int> type = half_of(value_at(*request, 1).tensors->dtype);
   if (!type.has_value()) return decline_cudnn("unsupported dtype");
   call.type = *type;
@@ -381,7 +381,7 @@ ob_status forward(void* self, const ob_kernel_call* request) {
   return forward_of(self, request, false);
 }
 
-ob_status ask_forward(void* self, const ob_kernel_call* request) {
+ob_status query_forward(void* self, const ob_kernel_call* request) {
   return forward_of(self, request, true);
 }
 
@@ -389,7 +389,7 @@ ob_status backward(void* self, const ob_kernel_call* request) {
   return backward_of(self, request, false);
 }
 
-ob_status ask_backward(void* self, const ob_kernel_call* request) {
+ob_status query_backward(void* self, const ob_kernel_call* request) {
   return backward_of(self, request, true);
 }
 
@@ -403,10 +403,10 @@ ob_status register_attention(void* self, const ob_registrar* registrar) {
     return registrar->add_with_query(registrar->context, op, function, ask, self);
   };
   const ob_status status =
-      add("aten::_scaled_dot_product_fused_attention_overrideable", attention::forward, attention::ask_forward);
+      add("aten::_scaled_dot_product_fused_attention_overrideable", attention::forward, attention::query_forward);
   if (status != OB_OK) return status;
   return add("aten::_scaled_dot_product_fused_attention_overrideable_backward", attention::backward,
-             attention::ask_backward);
+             attention::query_backward);
 }
 
 }  // namespace nv

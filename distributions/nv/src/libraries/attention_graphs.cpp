@@ -33,31 +33,33 @@ class Graph {
  public:
   Graph(const Problem& problem, Descriptors* out) : problem_(problem), out_(*out) {}
 
-  bool has(Place place) const { return problem_.find(place) != nullptr; }
+  bool has(TensorRole role) const { return problem_.find(role) != nullptr; }
 
   // Return a tensor of the problem, with rows and columns swapped if
   // `is_swapped`: the same at each call.
-  Value tensor(Place place, bool is_swapped = false) {
-    const auto entry = known_.find(place);
+  Value tensor(TensorRole role, bool is_swapped = false) {
+    const auto entry = known_.find(role);
     if (entry != known_.end()) return entry->second;
-    const Tensor& tensor = *problem_.find(place);
+    const Tensor& tensor = *problem_.find(role);
     const Sizes sizes = is_swapped ? swapped(tensor.sizes) : tensor.sizes;
     const Sizes strides = is_swapped ? swapped(tensor.strides) : tensor.strides;
-    return known_[place] = describe(place, tensor.type, sizes, strides, Kind::kMemory);
+    return known_[role] = describe(role, tensor.type, sizes, strides, Kind::kMemory);
   }
 
   // Return a number that is passed by value.
-  Value number(Place place) {
-    const auto entry = known_.find(place);
+  Value number(TensorRole role) {
+    const auto entry = known_.find(role);
     if (entry != known_.end()) return entry->second;
-    return known_[place] = describe(place, cudnn::kFloat, kOne, kOne, Kind::kByValue);
+    return known_[role] = describe(role, cudnn::kFloat, kOne, kOne, Kind::kByValue);
   }
 
   // Return an intermediate tensor, which has no memory.
-  Value passing(const Sizes& sizes, const Sizes& strides, int type = cudnn::kFloat) {
+  Value intermediate(const Sizes& sizes, const Sizes& strides, int type = cudnn::kFloat) {
     return describe(next_++, type, sizes, strides, Kind::kVirtual);
   }
-  Value passing(const Sizes& sizes, int type = cudnn::kFloat) { return passing(sizes, dense_strides(sizes), type); }
+  Value intermediate(const Sizes& sizes, int type = cudnn::kFloat) {
+    return intermediate(sizes, dense_strides(sizes), type);
+  }
 
   Value multiply(const Value& a, const Value& b, const Value& to) {
     const int compute = cudnn::kFloat;
@@ -84,8 +86,10 @@ class Graph {
   }
 
   // Compute `to` from one tensor or from two.
-  Value point(int mode, const Value& x, const Value& to) { return point_of(pointwise(mode), x, nullptr, nullptr, to); }
-  Value point(int mode, const Value& x, const Value& b, const Value& to, int compute = cudnn::kFloat) {
+  Value add_pointwise(int mode, const Value& x, const Value& to) {
+    return point_of(pointwise(mode), x, nullptr, nullptr, to);
+  }
+  Value add_pointwise(int mode, const Value& x, const Value& b, const Value& to, int compute = cudnn::kFloat) {
     return point_of(pointwise(mode, compute), x, &b, nullptr, to);
   }
   // Return x where `flags` are true, else b.
@@ -94,7 +98,8 @@ class Graph {
   }
   // Return each element's place along a dimension.
   Value index(const Value& x, int64_t dim) {
-    return point_of(pointwise(cudnn::kIndex, cudnn::kFloat, dim), x, nullptr, nullptr, passing(x.sizes, cudnn::kInt32));
+    return point_of(pointwise(cudnn::kIndex, cudnn::kFloat, dim), x, nullptr, nullptr,
+                    intermediate(x.sizes, cudnn::kInt32));
   }
 
   Value reshape(const Value& x, const Value& to) {
@@ -163,7 +168,7 @@ class Graph {
 
   const Problem& problem_;
   Descriptors& out_;
-  std::map<Place, Value> known_;
+  std::map<TensorRole, Value> known_;
   std::vector<Descriptor> operations_;
   int64_t next_ = kFirstVirtual;
 };
@@ -182,38 +187,41 @@ Sizes sizes_of_rows(const Problem& problem) {
 // Add scale * query * key + mask.
 Value add_scores(const Problem& problem, Graph& graph) {
   const Sizes sizes = sizes_of_scores(problem);
-  Value scores = graph.multiply(graph.tensor(kQuery), graph.tensor(kKey, true), graph.passing(sizes));
-  scores = graph.point(cudnn::kMultiply, scores, graph.number(kScale), graph.passing(sizes));
-  if (graph.has(kMask)) scores = graph.point(cudnn::kAdd, scores, graph.tensor(kMask), graph.passing(sizes));
+  Value scores = graph.multiply(graph.tensor(kQuery), graph.tensor(kKey, true), graph.intermediate(sizes));
+  scores = graph.add_pointwise(cudnn::kMultiply, scores, graph.number(kScale), graph.intermediate(sizes));
+  if (graph.has(kMask))
+    scores = graph.add_pointwise(cudnn::kAdd, scores, graph.tensor(kMask), graph.intermediate(sizes));
   return scores;
 }
 
-// Hide the keys after a query from it.
-Value hide_later(const Problem& problem, Graph& graph, const Value& scores) {
+// Mask the keys after a query.
+Value apply_causal_mask(const Problem& problem, Graph& graph, const Value& scores) {
   if (!problem.is_causal) return scores;
-  const Value flags = graph.point(cudnn::kNotLess, graph.index(scores, 2), graph.index(scores, 3),
-                                  graph.passing(scores.sizes, cudnn::kBoolean), cudnn::kBoolean);
-  return graph.select(scores, graph.number(kNothing), flags, graph.passing(scores.sizes));
+  const Value flags = graph.add_pointwise(cudnn::kNotLess, graph.index(scores, 2), graph.index(scores, 3),
+                                          graph.intermediate(scores.sizes, cudnn::kBoolean), cudnn::kBoolean);
+  return graph.select(scores, graph.number(kMaskedScore), flags, graph.intermediate(scores.sizes));
 }
 
 Descriptor describe_forward(const Problem& problem, cudnn::Handle handle, Descriptors* out) {
   Graph graph(problem, out);
   const Sizes sizes = sizes_of_scores(problem), rows = sizes_of_rows(problem);
-  const Value scores = hide_later(problem, graph, add_scores(problem, graph));
-  const Value greatest = graph.reduce(cudnn::kGreatest, scores, graph.passing(rows));
-  const Value below = graph.point(cudnn::kSubtract, scores, greatest, graph.passing(sizes));
-  const Value powers = graph.point(cudnn::kExp, below, graph.passing(sizes));
-  const Value sums = graph.reduce(cudnn::kSum, powers, graph.passing(rows));
-  const Value logs = graph.point(cudnn::kLog, sums, graph.passing(rows));
-  graph.point(cudnn::kAdd, greatest, logs, graph.tensor(kLogSumExp));
+  const Value scores = apply_causal_mask(problem, graph, add_scores(problem, graph));
+  const Value maximum = graph.reduce(cudnn::kMax, scores, graph.intermediate(rows));
+  const Value shifted = graph.add_pointwise(cudnn::kSubtract, scores, maximum, graph.intermediate(sizes));
+  const Value exponentials = graph.add_pointwise(cudnn::kExp, shifted, graph.intermediate(sizes));
+  const Value sums = graph.reduce(cudnn::kSum, exponentials, graph.intermediate(rows));
+  const Value logs = graph.add_pointwise(cudnn::kLog, sums, graph.intermediate(rows));
+  graph.add_pointwise(cudnn::kAdd, maximum, logs, graph.tensor(kLogSumExp));
   // The second product takes the type of the values.
   const int type = problem.find(kValue)->type;
   const bool drops = problem.dropout > 0;
-  Value weights = graph.point(cudnn::kDivide, powers, sums, graph.passing(sizes, drops ? cudnn::kFloat : type));
+  Value weights =
+      graph.add_pointwise(cudnn::kDivide, exponentials, sums, graph.intermediate(sizes, drops ? cudnn::kFloat : type));
   if (drops) {
-    const Value kept = graph.draw(1 - problem.dropout, graph.passing(sizes));
-    weights = graph.point(cudnn::kMultiply, weights, kept, graph.passing(sizes));
-    weights = graph.point(cudnn::kMultiply, weights, graph.number(kKept), graph.passing(sizes, type));
+    const Value kept = graph.draw(1 - problem.dropout, graph.intermediate(sizes));
+    weights = graph.add_pointwise(cudnn::kMultiply, weights, kept, graph.intermediate(sizes));
+    weights =
+        graph.add_pointwise(cudnn::kMultiply, weights, graph.number(kDropoutScale), graph.intermediate(sizes, type));
   }
   graph.multiply(weights, graph.tensor(kValue), graph.tensor(kResult));
   return graph.finish(handle);
@@ -221,71 +229,75 @@ Descriptor describe_forward(const Problem& problem, cudnn::Handle handle, Descri
 
 // Write the product of a transposed matrix of all scores with a tensor of the queries, summed over
 // the heads that a head of keys serves.
-void multiply_transposed(const Problem& problem, Graph& graph, const Value& matrix, const Value& by, Place to) {
+void multiply_transposed(const Problem& problem, Graph& graph, const Value& matrix, const Value& by, TensorRole to) {
   const Sizes sizes = sizes_of_scores(problem);
   const Sizes over = swapped(sizes), strides = swapped(dense_strides(sizes));
   const int type = problem.find(kQuery)->type;
-  const Value transposed = graph.reshape(matrix, graph.passing(over, strides, type));
+  const Value transposed = graph.reshape(matrix, graph.intermediate(over, strides, type));
   const Value target = graph.tensor(to);
   if (target.sizes[1] == sizes[1]) {
     graph.multiply(transposed, by, target);
     return;
   }
   const Sizes of_all = {target.sizes[0], sizes[1], target.sizes[2], target.sizes[3]};
-  graph.reduce(cudnn::kSum, graph.multiply(transposed, by, graph.passing(of_all, type)), target);
+  graph.reduce(cudnn::kSum, graph.multiply(transposed, by, graph.intermediate(of_all, type)), target);
 }
 
 // Write a number for each query: the sum over its result times the result's gradient.
 Value add_delta(const Problem& problem, Graph& graph) {
   const Sizes rows = sizes_of_rows(problem);
   const Value grad = graph.tensor(kGrad);
-  const Value products = graph.point(cudnn::kMultiply, grad, graph.tensor(kResult), graph.passing(grad.sizes));
-  const Value sums = graph.reduce(cudnn::kSum, products, graph.passing(rows));
-  return graph.point(cudnn::kMultiply, sums, graph.number(kKeptInverse), graph.tensor(kDelta));
+  const Value products =
+      graph.add_pointwise(cudnn::kMultiply, grad, graph.tensor(kResult), graph.intermediate(grad.sizes));
+  const Value sums = graph.reduce(cudnn::kSum, products, graph.intermediate(rows));
+  return graph.add_pointwise(cudnn::kMultiply, sums, graph.number(kInverseDropoutScale), graph.tensor(kDelta));
 }
 
-void add_grad_query(const Problem& problem, Graph& graph, const Value& slopes) {
+void add_grad_query(const Problem& problem, Graph& graph, const Value& grad_scores) {
   const Tensor& key = *problem.find(kKey);
-  const Value keys = graph.reshape(graph.tensor(kKey, true), graph.passing(key.sizes, key.strides, key.type));
+  const Value keys = graph.reshape(graph.tensor(kKey, true), graph.intermediate(key.sizes, key.strides, key.type));
   if (!graph.has(kQuerySums)) {
-    graph.multiply(slopes, keys, graph.tensor(kGradQuery));
+    graph.multiply(grad_scores, keys, graph.tensor(kGradQuery));
     return;
   }
-  const Value sums = graph.multiply(slopes, keys, graph.tensor(kQuerySums));
-  graph.point(cudnn::kIdentity, sums, graph.tensor(kGradQuery));
+  const Value sums = graph.multiply(grad_scores, keys, graph.tensor(kQuerySums));
+  graph.add_pointwise(cudnn::kIdentity, sums, graph.tensor(kGradQuery));
 }
 
 Descriptor describe_backward(const Problem& problem, cudnn::Handle handle, Descriptors* out) {
   Graph graph(problem, out);
   const Sizes sizes = sizes_of_scores(problem);
   const bool drops = problem.dropout > 0;
-  const Value kept = drops ? graph.draw(1 - problem.dropout, graph.passing(sizes)) : Value{};
+  const Value kept = drops ? graph.draw(1 - problem.dropout, graph.intermediate(sizes)) : Value{};
   const auto drop = [&](const Value& from) {
-    return drops ? graph.point(cudnn::kMultiply, from, kept, graph.passing(sizes)) : from;
+    return drops ? graph.add_pointwise(cudnn::kMultiply, from, kept, graph.intermediate(sizes)) : from;
   };
   const auto enlarge = [&](const Value& from) {
-    return drops ? graph.point(cudnn::kMultiply, from, graph.number(kKept), graph.passing(sizes)) : from;
+    return drops ? graph.add_pointwise(cudnn::kMultiply, from, graph.number(kDropoutScale), graph.intermediate(sizes))
+                 : from;
   };
   const Value delta = add_delta(problem, graph);
   const Value scores = add_scores(problem, graph);
-  const Value below = graph.point(cudnn::kSubtract, scores, graph.tensor(kLogSumExp), graph.passing(sizes));
-  const Value weights = graph.point(cudnn::kExp, hide_later(problem, graph, below), graph.passing(sizes));
+  const Value shifted =
+      graph.add_pointwise(cudnn::kSubtract, scores, graph.tensor(kLogSumExp), graph.intermediate(sizes));
+  const Value weights =
+      graph.add_pointwise(cudnn::kExp, apply_causal_mask(problem, graph, shifted), graph.intermediate(sizes));
   const Value grad = graph.tensor(kGrad);
   multiply_transposed(problem, graph, enlarge(drop(weights)), grad, kGradValue);
-  Value slopes = drop(graph.multiply(grad, graph.tensor(kValue, true), graph.passing(sizes)));
-  slopes = graph.point(cudnn::kSubtract, slopes, delta, graph.passing(sizes));
-  slopes = enlarge(graph.point(cudnn::kMultiply, slopes, weights, graph.passing(sizes)));
-  slopes = graph.point(cudnn::kMultiply, slopes, graph.number(kScale), graph.passing(sizes));
-  multiply_transposed(problem, graph, slopes, graph.tensor(kQuery), kGradKey);
-  add_grad_query(problem, graph, slopes);
+  Value grad_scores = drop(graph.multiply(grad, graph.tensor(kValue, true), graph.intermediate(sizes)));
+  grad_scores = graph.add_pointwise(cudnn::kSubtract, grad_scores, delta, graph.intermediate(sizes));
+  grad_scores = enlarge(graph.add_pointwise(cudnn::kMultiply, grad_scores, weights, graph.intermediate(sizes)));
+  grad_scores = graph.add_pointwise(cudnn::kMultiply, grad_scores, graph.number(kScale), graph.intermediate(sizes));
+  multiply_transposed(problem, graph, grad_scores, graph.tensor(kQuery), kGradKey);
+  add_grad_query(problem, graph, grad_scores);
   return graph.finish(handle);
 }
 
 }  // namespace
 
-const Tensor* Problem::find(Place place) const {
+const Tensor* Problem::find(TensorRole role) const {
   for (const Tensor& tensor : tensors) {
-    if (tensor.place == place) return &tensor;
+    if (tensor.role == role) return &tensor;
   }
   return nullptr;
 }
@@ -293,7 +305,7 @@ const Tensor* Problem::find(Place place) const {
 cudnn::PlanKey Problem::key() const {
   cudnn::PlanKey key{cudnn::kProductOperation, is_backward, is_causal, repeats, std::bit_cast<int64_t>(dropout)};
   for (const Tensor& tensor : tensors) {
-    key.push_back(tensor.place);
+    key.push_back(tensor.role);
     key.push_back(tensor.type);
     key.insert(key.end(), tensor.sizes.begin(), tensor.sizes.end());
     key.insert(key.end(), tensor.strides.begin(), tensor.strides.end());

@@ -16,7 +16,7 @@ namespace nv::attention {
 using Sizes = std::array<int64_t, 4>;
 
 // What a tensor or a number of a graph is, and its name in bindings.
-enum Place : int64_t {
+enum TensorRole : int64_t {
   kQuery = 1,
   kKey,
   kValue,
@@ -33,14 +33,14 @@ enum Place : int64_t {
   kQuerySums,  // memory of the gradients that need not repeat: the query's, in float
   // Numbers by value.
   kScale,
-  kNothing,    // the score of a key that a query doesn't see
-  kKept,       // what dropout multiplies a kept weight by
-  kKeptInverse
+  kMaskedScore,   // the score of a key that a query doesn't see
+  kDropoutScale,  // what dropout multiplies a kept weight by
+  kInverseDropoutScale
 };
 
 // A tensor in memory. Columns are adjacent.
 struct Tensor {
-  Place place;
+  TensorRole role;
   int type;
   Sizes sizes;
   Sizes strides;
@@ -54,7 +54,7 @@ struct Problem {
   std::vector<Tensor> tensors{};
 
   // Return null if there is none.
-  const Tensor* find(Place place) const;
+  const Tensor* find(TensorRole role) const;
   cudnn::PlanKey key() const;
 };
 

@@ -42,7 +42,7 @@ bool Communicator::splits() const {
          (shares == nullptr || std::strcmp(shares, "1") == 0);
 }
 
-ob_status Communicator::ask(ncclComm comm) const {
+ob_status Communicator::query_status(ncclComm comm) const {
   ncclResult state = NCCL_SUCCESS;
   const ncclResult code = nccl_.CommGetAsyncError(comm, &state);
   if (code != NCCL_SUCCESS) return nccl_fail(nccl_, comm, code, "ncclCommGetAsyncError");
@@ -54,7 +54,7 @@ ob_status Communicator::ask(ncclComm comm) const {
 ob_status Communicator::advance() {
   if (is_aborted_) return fail(OB_ABORTED, "the communicator was aborted");
   if (stage_ == Stage::kReady) return OB_OK;
-  if (const ob_status status = ask(joined_); status != OB_OK) return status;
+  if (const ob_status status = query_status(joined_); status != OB_OK) return status;
   if (stage_ == Stage::kJoining && splits()) {
     ncclConfig options;
     options.blocking = 1;
@@ -62,7 +62,7 @@ ob_status Communicator::advance() {
     const ncclResult code = nccl_.CommSplit(joined_, 0, rank_, &calls_, &options);
     if (code != NCCL_SUCCESS && code != NCCL_IN_PROGRESS) return nccl_fail(nccl_, joined_, code, "ncclCommSplit");
     stage_ = Stage::kSplitting;
-    if (const ob_status status = ask(joined_); status != OB_OK) return status;
+    if (const ob_status status = query_status(joined_); status != OB_OK) return status;
   } else if (stage_ == Stage::kJoining) {
     calls_ = std::exchange(joined_, nullptr);
   }
@@ -78,7 +78,7 @@ ob_status Communicator::status() {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock.owns_lock()) return OB_NOT_READY;  // a call is being queued
   const ob_status status = check();
-  return status == OB_OK ? ask(calls_) : status;
+  return status == OB_OK ? query_status(calls_) : status;
 }
 
 ob_status Communicator::check() const {
@@ -87,7 +87,7 @@ ob_status Communicator::check() const {
 
 ob_status Communicator::outcome(ncclResult code, const char* function) const {
   if (code == NCCL_SUCCESS) return OB_OK;
-  return code == NCCL_IN_PROGRESS ? ask(calls_) : nccl_fail(nccl_, calls_, code, function);
+  return code == NCCL_IN_PROGRESS ? query_status(calls_) : nccl_fail(nccl_, calls_, code, function);
 }
 
 ob_status Communicator::abort() {
@@ -111,7 +111,7 @@ ob_status Communicator::end(ncclComm comm) const {
   ncclResult code = nccl_.CommFinalize(comm);
   if (code == NCCL_IN_PROGRESS) {
     ob_status status;
-    while ((status = ask(comm)) == OB_NOT_READY) {
+    while ((status = query_status(comm)) == OB_NOT_READY) {
       const timespec pause = {0, 100'000};
       nanosleep(&pause, nullptr);
     }

@@ -45,7 +45,7 @@ class Communicator {
 
  private:
   enum class Stage { kJoining, kSplitting, kReady };
-  ob_status ask(ncclComm comm) const;
+  ob_status query_status(ncclComm comm) const;
   ob_status advance();
   bool splits() const;
   ob_status end(ncclComm comm) const;

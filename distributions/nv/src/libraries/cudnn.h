@@ -28,40 +28,43 @@ using Descriptor = void*;  // of the graph API
   X(BackendExecute, (Handle, Descriptor, Descriptor))
 
 // Descriptors of recurrent nets.
-using Net = struct NetOpaque*;
-using Rows = struct RowsOpaque*;  // of sequences
-using States = struct StatesOpaque*;
-using Dropout = struct DropoutOpaque*;
+using RnnDescriptor = struct RnnOpaque*;
+using RnnDataDescriptor = struct RnnDataOpaque*;
+using TensorDescriptor = struct TensorOpaque*;
+using DropoutDescriptor = struct DropoutOpaque*;
 
 // The functions for recurrent nets, which a library may lack.
 #define OB_CUDNN_RECURRENT_FUNCTIONS(X)                                                                              \
-  X(CreateRNNDescriptor, (Net*))                                                                                     \
-  X(DestroyRNNDescriptor, (Net))                                                                                     \
-  X(SetRNNDescriptor_v8, (Net, int algorithm, int cell, int biases, int directions, int input, int type, int compute, \
-                          int math, int32_t width, int32_t cells, int32_t states, int32_t layers, Dropout, uint32_t)) \
-  X(CreateRNNDataDescriptor, (Rows*))                                                                                \
-  X(DestroyRNNDataDescriptor, (Rows))                                                                                \
-  X(SetRNNDataDescriptor, (Rows, int type, int layout, int steps, int batch, int width, const int* lengths, void*))  \
-  X(CreateDropoutDescriptor, (Dropout*))                                                                             \
-  X(DestroyDropoutDescriptor, (Dropout))                                                                             \
-  X(SetDropoutDescriptor, (Dropout, Handle, float, void* states, size_t bytes, unsigned long long seed))             \
-  X(CreateTensorDescriptor, (States*))                                                                               \
-  X(DestroyTensorDescriptor, (States))                                                                               \
-  X(SetTensorNdDescriptor, (States, int type, int dims, const int* sizes, const int* strides))                       \
-  X(GetRNNWeightSpaceSize, (Handle, Net, size_t*))                                                                   \
-  X(GetRNNWeightParams, (Handle, Net, int32_t layer, size_t, const void* weights, int32_t id, States, void** matrix, \
-                         States, void** bias))                                                                       \
-  X(GetRNNTempSpaceSizes, (Handle, Net, int mode, Rows, size_t* workspace, size_t* reserve))                         \
-  X(RNNForward, (Handle, Net, int mode, const int32_t* lengths, Rows, const void* x, Rows, void* y, States,          \
-                 const void* hx, void* hy, States, const void* cx, void* cy, size_t, const void* weights, size_t,    \
-                 void* workspace, size_t, void* reserve))                                                            \
-  X(RNNBackwardData_v8, (Handle, Net, const int32_t* lengths, Rows, const void* y, const void* dy, Rows, void* dx,   \
-                         States, const void* hx, const void* dhy, void* dhx, States, const void* cx,                 \
-                         const void* dcy, void* dcx, size_t, const void* weights, size_t, void* workspace, size_t,   \
-                         void* reserve))                                                                             \
-  X(RNNBackwardWeights_v8, (Handle, Net, int mode, const int32_t* lengths, Rows, const void* x, States,              \
-                            const void* hx, Rows, const void* y, size_t, void* dweights, size_t, void* workspace,    \
-                            size_t, void* reserve))
+  X(CreateRNNDescriptor, (RnnDescriptor*))                                                                           \
+  X(DestroyRNNDescriptor, (RnnDescriptor))                                                                           \
+  X(SetRNNDescriptor_v8, (RnnDescriptor, int algorithm, int cell, int biases, int directions, int input, int type,   \
+                          int compute, int math, int32_t width, int32_t cells, int32_t states, int32_t layers,       \
+                          DropoutDescriptor, uint32_t))                                                              \
+  X(CreateRNNDataDescriptor, (RnnDataDescriptor*))                                                                   \
+  X(DestroyRNNDataDescriptor, (RnnDataDescriptor))                                                                   \
+  X(SetRNNDataDescriptor, (RnnDataDescriptor, int type, int layout, int steps, int batch, int width,                 \
+                           const int* lengths, void*))                                                               \
+  X(CreateDropoutDescriptor, (DropoutDescriptor*))                                                                   \
+  X(DestroyDropoutDescriptor, (DropoutDescriptor))                                                                   \
+  X(SetDropoutDescriptor, (DropoutDescriptor, Handle, float, void* states, size_t bytes, unsigned long long seed))   \
+  X(CreateTensorDescriptor, (TensorDescriptor*))                                                                     \
+  X(DestroyTensorDescriptor, (TensorDescriptor))                                                                     \
+  X(SetTensorNdDescriptor, (TensorDescriptor, int type, int dims, const int* sizes, const int* strides))             \
+  X(GetRNNWeightSpaceSize, (Handle, RnnDescriptor, size_t*))                                                         \
+  X(GetRNNWeightParams, (Handle, RnnDescriptor, int32_t layer, size_t, const void* weights, int32_t id,              \
+                         TensorDescriptor, void** matrix, TensorDescriptor, void** bias))                            \
+  X(GetRNNTempSpaceSizes, (Handle, RnnDescriptor, int mode, RnnDataDescriptor, size_t* workspace, size_t* reserve))  \
+  X(RNNForward, (Handle, RnnDescriptor, int mode, const int32_t* lengths, RnnDataDescriptor, const void* x,          \
+                 RnnDataDescriptor, void* y, TensorDescriptor, const void* hx, void* hy, TensorDescriptor,           \
+                 const void* cx, void* cy, size_t, const void* weights, size_t, void* workspace, size_t,             \
+                 void* reserve))                                                                                     \
+  X(RNNBackwardData_v8, (Handle, RnnDescriptor, const int32_t* lengths, RnnDataDescriptor, const void* y,            \
+                         const void* dy, RnnDataDescriptor, void* dx, TensorDescriptor, const void* hx,              \
+                         const void* dhy, void* dhx, TensorDescriptor, const void* cx, const void* dcy, void* dcx,   \
+                         size_t, const void* weights, size_t, void* workspace, size_t, void* reserve))               \
+  X(RNNBackwardWeights_v8, (Handle, RnnDescriptor, int mode, const int32_t* lengths, RnnDataDescriptor,              \
+                            const void* x, TensorDescriptor, const void* hx, RnnDataDescriptor, const void* y,       \
+                            size_t, void* dweights, size_t, void* workspace, size_t, void* reserve))
 
 struct Library {
 #define OB_CUDNN_MEMBER(name, parameters) int(*name) parameters = nullptr;
@@ -204,7 +207,7 @@ enum : int {
   kIndex = 501,
   kSelect = 601,
   kSum = 0,  // of reductions
-  kGreatest = 3,
+  kMax = 3,
   kBernoulli = 0,  // of draws
   // Values of recurrent nets.
   kReluCell = 0,

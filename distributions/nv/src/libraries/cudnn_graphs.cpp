@@ -173,7 +173,7 @@ Session::~Session() {
   for (const Handle handle : handles_) static_cast<void>(library.Destroy(handle));
 }
 
-std::string Session::kept_key(const PlanKey& key) const {
+std::string Session::store_key(const PlanKey& key) const {
   const std::string numbers(reinterpret_cast<const char*>(key.data()), key.size() * sizeof(key[0]));
   return "cuDNN " + std::to_string(library.version) + " plan 1 " + numbers;
 }
@@ -231,7 +231,7 @@ ob_status Session::find(const PlanKey& key, const Rules& rules, const std::funct
   auto entry = plans_.find(key);
   if (entry == plans_.end()) {
     auto plan = std::make_shared<Plan>(library);
-    const std::string kept = kept_key(key);
+    const std::string kept = store_key(key);
     if (!recall(kept, plan.get())) {
       Build build{key, rules, describe()};
       build.rules.is_awaited = rules.is_awaited || core_.build_in_background == nullptr;
@@ -284,7 +284,7 @@ void Session::run(const Build& build) noexcept {
   Build awaited = build;
   awaited.rules.is_awaited = true;
   bool is_interim = false;
-  if (handle != nullptr && choose(handle, awaited, plan.get(), &is_interim) == OB_OK) keep(kept_key(build.key), *plan);
+  if (handle != nullptr && choose(handle, awaited, plan.get(), &is_interim) == OB_OK) keep(store_key(build.key), *plan);
   const std::lock_guard lock(mutex_);
   if (handle != nullptr) handles_.push_back(handle);
   if (plan->plan != nullptr) plans_.insert_or_assign(build.key, std::move(plan));

@@ -117,7 +117,7 @@ class Session {
   };
 
   Session(const Library& cudnn, const Core& core, std::function<bool()> enter, Handle made);
-  std::string kept_key(const PlanKey& key) const;
+  std::string store_key(const PlanKey& key) const;
   ob_status choose(Handle handle, const Build& wanted, Plan* out_plan, bool* out_is_interim) const;
   bool build_in_background(const Build& build);
   void run(const Build& build) noexcept;

@@ -121,7 +121,7 @@ const char* describe(const Call& call, const Device& device, const cudnn::Librar
       (call.cx != nullptr && (call.cx->sizes[0] != call.hx.sizes[0] || call.cx->sizes[1] != out->batch))) {
     return "the sizes of the states do not match";
   }
-  out->algorithm = choose_algorithm(*out, {device.major, device.minor, device.processors});
+  out->algorithm = choose_algorithm(*out, {device.major, device.minor, device.multiprocessors});
   return nullptr;
 }
 
@@ -166,7 +166,7 @@ ob_status check_kept(const Plan& plan, const ob_tensor& kept) {
 }
 
 // (input, weights, hx, cx, batch_sizes, kind, bidirectional, biases, kept)
-ob_status forward_of(void* self, const ob_kernel_call* request, bool is_question) {
+ob_status forward_of(void* self, const ob_kernel_call* request, bool is_query) {
   const Call call(*request, 0, 4);
   const bool is_trained = value_at(*request, 8).kind == OB_VALUE_INT;
   // cuBLAS, which it uses, chooses kernels by the memory that happens to be free.
@@ -177,7 +177,7 @@ ob_status forward_of(void* self, const ob_kernel_call* request, bool is_question
     ob_status status = find_plan(driver, device, call, is_trained, &session, &plan);
     if (status != OB_OK) return status;
     uint64_t workspace = 0;
-    if (is_question) {
+    if (is_query) {
       return is_trained ? request->scratch(request->scratch_context, plan->reserve, &workspace) : OB_OK;
     }
     const ob_tensor& kept = output_at(*request, 3);

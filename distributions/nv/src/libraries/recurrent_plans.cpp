@@ -15,12 +15,13 @@ namespace {
 constexpr size_t kMaxPlans = 1024;
 
 // Return true for the sizes from which one kernel runs all steps of a layer in half precision.
-bool is_persistent(const Problem& problem, const Chip& chip) {
+bool is_persistent(const Problem& problem, const DeviceInfo& device) {
   constexpr int64_t kCellMultiple = 128, kMaxCells = 1024, kMaxBatch = 128, kBatchMultiple = 8;
-  constexpr int kMinProcessors = 98;
+  constexpr int kMinMultiprocessors = 98;
   if (problem.type != cudnn::kHalf || problem.layers != 1 || problem.directions != 1 || problem.cells > kMaxCells ||
       problem.cells % kCellMultiple != 0 || problem.width % kCellMultiple != 0 || problem.batch > kMaxBatch ||
-      problem.batch % kBatchMultiple != 0 || chip.major < 8 || chip.minor == 6 || chip.processors < kMinProcessors) {
+      problem.batch % kBatchMultiple != 0 || device.major < 8 || device.minor == 6 ||
+      device.multiprocessors < kMinMultiprocessors) {
     return false;
   }
   // Large plain nets are slower this way, and GRUs often are.
@@ -29,10 +30,10 @@ bool is_persistent(const Problem& problem, const Chip& chip) {
 }
 
 // Return true if the cells are so few that their weights stay on the chip.
-bool is_small(const Problem& problem, const Chip& chip) {
+bool is_small(const Problem& problem, const DeviceInfo& device) {
   const bool has_gates = problem.gates() > 1;
   const int64_t most = problem.is_trained ? (has_gates ? 128 : 256) : (has_gates ? 192 : 384);
-  return chip.major >= 6 && problem.cells <= most && (problem.type == cudnn::kFloat || problem.type == cudnn::kHalf);
+  return device.major >= 6 && problem.cells <= most && (problem.type == cudnn::kFloat || problem.type == cudnn::kHalf);
 }
 
 }  // namespace
@@ -44,19 +45,19 @@ PlanKey Problem::key() const {
   return key;
 }
 
-int choose_algorithm(const Problem& problem, const Chip& chip) {
+int choose_algorithm(const Problem& problem, const DeviceInfo& device) {
   if (problem.is_projected() || !problem.lengths.empty()) return cudnn::kStandard;
-  if (is_small(problem, chip)) return cudnn::kPersistentSmall;
-  return is_persistent(problem, chip) ? cudnn::kPersistent : cudnn::kStandard;
+  if (is_small(problem, device)) return cudnn::kPersistentSmall;
+  return is_persistent(problem, device) ? cudnn::kPersistent : cudnn::kStandard;
 }
 
 Plan::~Plan() {
   if (net != nullptr) static_cast<void>(library_.DestroyRNNDescriptor(net));
   if (dropout_ != nullptr) static_cast<void>(library_.DestroyDropoutDescriptor(dropout_));
-  for (cudnn::Rows rows : {input, output}) {
+  for (cudnn::RnnDataDescriptor rows : {input, output}) {
     if (rows != nullptr) static_cast<void>(library_.DestroyRNNDataDescriptor(rows));
   }
-  for (cudnn::States states : {hidden, cell}) {
+  for (cudnn::TensorDescriptor states : {hidden, cell}) {
     if (states != nullptr) static_cast<void>(library_.DestroyTensorDescriptor(states));
   }
 }
@@ -77,7 +78,7 @@ int Plan::describe_net(cudnn::Handle handle, const Problem& problem) {
       static_cast<int32_t>(problem.layers), dropout_, problem.lengths.empty() ? cudnn::kPaddedIo : 0);
 }
 
-int Plan::describe_rows(const Problem& problem, int64_t width, cudnn::Rows* out_rows) {
+int Plan::describe_rows(const Problem& problem, int64_t width, cudnn::RnnDataDescriptor* out_rows) {
   const bool is_packed = !problem.lengths.empty();
   const auto batch = static_cast<size_t>(problem.batch);
   const std::vector<int> lengths = is_packed ? problem.lengths : std::vector(batch, static_cast<int>(problem.steps));
@@ -88,7 +89,7 @@ int Plan::describe_rows(const Problem& problem, int64_t width, cudnn::Rows* out_
                                        static_cast<int>(width), lengths.data(), nullptr);
 }
 
-int Plan::describe_states(const Problem& problem, int64_t width, cudnn::States* out_states) {
+int Plan::describe_states(const Problem& problem, int64_t width, cudnn::TensorDescriptor* out_states) {
   const int sizes[] = {static_cast<int>(problem.layers * problem.directions), static_cast<int>(problem.batch),
                        static_cast<int>(width)};
   const int strides[] = {sizes[1] * sizes[2], sizes[2], 1};
@@ -109,7 +110,7 @@ int Plan::make(cudnn::Handle handle, const Problem& problem) {
 }
 
 bool Plan::has_layout(cudnn::Handle handle, const Problem& problem) const {
-  cudnn::States matrix = nullptr, bias = nullptr;
+  cudnn::TensorDescriptor matrix = nullptr, bias = nullptr;
   bool is_right = library_.CreateTensorDescriptor(&matrix) == 0 && library_.CreateTensorDescriptor(&bias) == 0;
   char* const base = reinterpret_cast<char*>(uintptr_t{1} << 30);  // nothing is read there
   char *matrices = base, *biases = base;
@@ -139,7 +140,7 @@ bool Plan::has_layout(cudnn::Handle handle, const Problem& problem) const {
     is_right = is_right && find(layer, 2 * gates).first == matrices;
     matrices += problem.states * problem.cells * element;
   }
-  for (cudnn::States states : {matrix, bias}) {
+  for (cudnn::TensorDescriptor states : {matrix, bias}) {
     if (states != nullptr) static_cast<void>(library_.DestroyTensorDescriptor(states));
   }
   return is_right && biases == base + weights;

@@ -35,13 +35,13 @@ struct Problem {
   cudnn::PlanKey key() const;
 };
 
-// What a device is asked for an algorithm.
-struct Chip {
-  int major = 0, minor = 0, processors = 0;
+// The facts about a device that choose an algorithm.
+struct DeviceInfo {
+  int major = 0, minor = 0, multiprocessors = 0;
 };
 
 // Return cuDNN's fastest algorithm that runs the problem.
-int choose_algorithm(const Problem& problem, const Chip& chip);
+int choose_algorithm(const Problem& problem, const DeviceInfo& device);
 
 // The descriptors of a problem, and the bytes of memory that it takes.
 class Plan {
@@ -58,18 +58,18 @@ class Plan {
   // and directions, then the biases, without gaps.
   bool has_layout(cudnn::Handle handle, const Problem& problem) const;
 
-  cudnn::Net net = nullptr;
-  cudnn::Rows input = nullptr, output = nullptr;
-  cudnn::States hidden = nullptr, cell = nullptr;
+  cudnn::RnnDescriptor net = nullptr;
+  cudnn::RnnDataDescriptor input = nullptr, output = nullptr;
+  cudnn::TensorDescriptor hidden = nullptr, cell = nullptr;
   size_t weights = 0, workspace = 0, reserve = 0;
 
  private:
   int describe_net(cudnn::Handle handle, const Problem& problem);
-  int describe_rows(const Problem& problem, int64_t width, cudnn::Rows* out_rows);
-  int describe_states(const Problem& problem, int64_t width, cudnn::States* out_states);
+  int describe_rows(const Problem& problem, int64_t width, cudnn::RnnDataDescriptor* out_rows);
+  int describe_states(const Problem& problem, int64_t width, cudnn::TensorDescriptor* out_states);
 
   const cudnn::Library& library_;
-  cudnn::Dropout dropout_ = nullptr;
+  cudnn::DropoutDescriptor dropout_ = nullptr;
 };
 
 // A device's plans. Thread-safe.
