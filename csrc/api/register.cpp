@@ -35,7 +35,7 @@ void register_with_torch() {
     register_guard();
     c10::SetAllocator(kDeviceType, &device_allocator());
     set_after_wait([](c10::DeviceIndex device) {
-      free_retired_graphs();
+      free_done_graphs();
       process_deferred(device);
     });
     set_after_open(begin_autograd_after_fork);

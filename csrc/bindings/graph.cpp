@@ -56,7 +56,7 @@ PyObject* with_graph(PyObject* object, Values... values) {
 
 // Return the result of a member of the graph.
 template <auto member>
-PyObject* said_of_graph(PyObject* object) {
+PyObject* call_graph_getter(PyObject* object) {
   const Graph* graph = to_graph(object);
   return graph ? to_python((graph->*member)()) : nullptr;
 }
@@ -74,8 +74,9 @@ PyMethodDef graph_methods[] = {
     method<"graph_instantiate", with_graph<&Graph::instantiate>>("Instantiate the captured graph."),
     method<"graph_replay", with_graph<&Graph::replay>>("Queue the graph's work on the current stream."),
     method<"graph_reset", with_graph<&Graph::reset>>("Wait for the last replay and release the graph."),
-    method<"graph_pool", said_of_graph<&Graph::pool>>("Return the id of the graph's memory pool."),
-    method<"graph_describe", said_of_graph<&Graph::describe>>("Return the graph's steps in Graphviz's DOT language."),
+    method<"graph_pool", call_graph_getter<&Graph::pool>>("Return the id of the graph's memory pool."),
+    method<"graph_describe", call_graph_getter<&Graph::describe>>(
+        "Return the graph's steps in Graphviz's DOT language."),
     method<"is_stream_capturing",
            +[](c10::DeviceIndex device) {
              check_device_index(device);

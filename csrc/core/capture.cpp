@@ -44,7 +44,7 @@ void refuse_handle_in_capture(c10::DeviceIndex device, uint64_t handle, const ch
     uint64_t handle;
     Capture* found;
   } search{handle, nullptr};
-  detail::for_each_made_stream(
+  detail::for_each_created_stream(
       device,
       [](Stream& stream, void* user) {
         auto& wanted = *static_cast<Search*>(user);

@@ -49,8 +49,8 @@ struct RandomPosition {
 // there are two positions: running work reads the position that is written in stream order, and
 // DriverCommand::queue reads the position that the replaying thread writes before queueing.
 struct RandomCell {
-  RandomPosition of_running;
-  RandomPosition of_queued;
+  RandomPosition running;
+  RandomPosition queued;
 };
 
 // The source of a captured draw's random numbers, which are new for each replay.
@@ -67,9 +67,9 @@ class RandomDraw {
   RandomDraw(const RandomCell* cell, uint64_t offset) : cell_(cell), offset_(offset) {}
 
   // Call it from work that runs in the replay, such as HostCommand::run.
-  RandomPosition when_run() const { return at(cell_->of_running); }
+  RandomPosition when_run() const { return at(cell_->running); }
   // Call it from DriverCommand::queue.
-  RandomPosition when_queued() const { return at(cell_->of_queued); }
+  RandomPosition when_queued() const { return at(cell_->queued); }
 
  private:
   RandomPosition at(const RandomPosition& start) const { return {start.seed, start.offset + offset_}; }

@@ -99,7 +99,7 @@ void detail::open_device(c10::DeviceIndex device) {
   check_device_index(device);
   std::unique_lock lock(device_mutex, std::defer_lock);
   for (;;) {
-    if (const std::string reason = opening_forbidden(); !reason.empty()) {
+    if (const std::string reason = opening_refusal(); !reason.empty()) {
       raise(ErrorKind::Driver, OB_FAILED_PRECONDITION, "Cannot open " + device_text(device) + " here: " + reason);
     }
     // In a forked child the mutex may be held by a thread that does not
@@ -128,14 +128,14 @@ void detail::open_device(c10::DeviceIndex device) {
       device_state[device].store(DeviceState::Opening);
       break;
     }
-    const Waiting waiting("device_open", device, nullptr, "another thread that is opening the device");
+    const TrackedWait waiting("device_open", device, nullptr, "another thread that is opening the device");
     wait_for_thread(waiting, device_changed, lock, [&] { return device_state[device].load() != DeviceState::Opening; });
     lock.unlock();
   }
   lock.unlock();
   ob_status status = OB_OK;
   if (driver().device_open) {
-    const Waiting waiting("device_open", device);
+    const TrackedWait waiting("device_open", device);
     status = driver().device_open(driver().self, device);
   }
   if (is_unimplemented(status)) {
@@ -188,7 +188,7 @@ const ob_device_properties& device_properties(c10::DeviceIndex device) {
     if (in_bad_fork()) {
       ensure_open(device);  // raises an error that says what to do
     }
-    refuse_gone(device);
+    ensure_usable(device);
     ob_device_properties properties{};
     properties.struct_size = sizeof(properties);
     detail::mark_runtime_opened();
@@ -264,7 +264,7 @@ namespace {
 // wait for a stream that it captures.
 void synchronize_streams(c10::DeviceIndex device) {
   std::exception_ptr error;
-  detail::for_each_made_stream(
+  detail::for_each_created_stream(
       device,
       [](Stream& stream, void* user) {
         if (is_captured_by_driver(stream)) {
@@ -272,7 +272,7 @@ void synchronize_streams(c10::DeviceIndex device) {
         }
         ob_status status;
         {
-          const Waiting waiting("stream_synchronize", stream.device, &stream);
+          const TrackedWait waiting("stream_synchronize", stream.device, &stream);
           status = driver().stream_synchronize(driver().self, stream.device, stream.handle);
         }
         auto& first = *static_cast<std::exception_ptr*>(user);
@@ -293,7 +293,7 @@ void synchronize_streams(c10::DeviceIndex device) {
 void synchronize_device(c10::DeviceIndex device, Interruptible interruptible) {
   check_device_index(device);
   refuse_device_wait(device);
-  refuse_gone(device);
+  ensure_usable(device);
   if (!is_open(device)) {
     return;
   }
@@ -306,7 +306,7 @@ void synchronize_device(c10::DeviceIndex device, Interruptible interruptible) {
   if (driver().device_synchronize && !is_capturing_natively()) {
     ob_status status;
     {
-      const Waiting waiting("device_synchronize", device);
+      const TrackedWait waiting("device_synchronize", device);
       status = driver().device_synchronize(driver().self, device);
     }
     if (!is_unimplemented(status)) {
@@ -337,7 +337,7 @@ void drain_device(c10::DeviceIndex device) {
   // While a driver captures, the device cannot be waited for as a whole.
   if (driver().device_synchronize && !is_capturing_natively()) {
     const auto wait = [device] {
-      const Waiting waiting("device_synchronize", device);
+      const TrackedWait waiting("device_synchronize", device);
       return driver().device_synchronize(driver().self, device);
     };
     const WorkPosition position = next_position(default_stream(device));
@@ -363,7 +363,7 @@ void drain_device(c10::DeviceIndex device) {
     }
   }
   std::exception_ptr error;
-  detail::for_each_made_stream(
+  detail::for_each_created_stream(
       device,
       [](Stream& stream, void* user) {
         try {

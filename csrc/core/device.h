@@ -46,7 +46,7 @@ inline void ensure_open(c10::DeviceIndex device) {
 }
 
 // Raise if the device was lost, or was opened before a fork. Open nothing.
-inline void refuse_gone(c10::DeviceIndex device) {
+inline void ensure_usable(c10::DeviceIndex device) {
   const DeviceState state = detail::device_state[device].load(std::memory_order_acquire);
   if (C10_UNLIKELY(state == DeviceState::Lost || state == DeviceState::Forked)) {
     detail::open_device(device);

@@ -84,7 +84,7 @@ inline void check(ob_status status, const char* entry, int device) {
 // Call a table entry that names a device, and raise on failure: OB_CALL(mem_free, device, address).
 #define OB_CALL(entry, device, ...)                                                                                  \
   do {                                                                                                               \
-    const ::outboard::NotedCall noted_call(#entry, static_cast<c10::DeviceIndex>(device));                           \
+    const ::outboard::TrackedCall tracked_call(#entry, static_cast<c10::DeviceIndex>(device));                       \
     ::outboard::check(                                                                                               \
         ::outboard::driver().entry(::outboard::driver().self, (device)__VA_OPT__(, ) __VA_ARGS__), #entry, (device)); \
   } while (false)

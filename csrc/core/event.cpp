@@ -130,7 +130,7 @@ void Event::block(Stream& stream) const {
   if (handle_ != 0) {
     ensure_open(device_);
     ActivityScope activity(stream, {ActivityKind::Wait, "stream_wait_event"});
-    const NotedCall noted("stream_wait_event", stream.device, &stream);
+    const TrackedCall noted("stream_wait_event", stream.device, &stream);
     check(driver().stream_wait_event(driver().self, stream.device, stream_handle(stream), device_, handle_),
           "stream_wait_event", stream.device);
     activity.finish();
@@ -186,7 +186,7 @@ void Event::wait(Interruptible interruptible) const {
   if (driver().event_synchronize) {
     ob_status status;
     {
-      const Waiting waiting("event_synchronize", device_, before_.stream);
+      const TrackedWait waiting("event_synchronize", device_, before_.stream);
       status = driver().event_synchronize(driver().self, device_, handle_);
     }
     if (!is_unimplemented(status)) {
@@ -198,7 +198,7 @@ void Event::wait(Interruptible interruptible) const {
   }
   // The driver has no entry for waiting: poll with growing pauses, up to a millisecond.
   std::chrono::microseconds pause{1};
-  const Waiting waiting("event_query", device_, before_.stream);
+  const TrackedWait waiting("event_query", device_, before_.stream);
   while (!query()) {
     std::this_thread::sleep_for(pause);
     pause = std::min(pause * 2, std::chrono::microseconds{1000});
@@ -219,7 +219,7 @@ void Event::poll_until_done() const {
   };
   void* const self = const_cast<Event*>(this);
   if (!is_done(self)) {
-    const Waiting waiting("event_synchronize", device_, before_.stream);
+    const TrackedWait waiting("event_synchronize", device_, before_.stream);
     detail::poll_until_done(waiting, device_, is_done, self);
   }
 }

@@ -15,11 +15,11 @@ namespace {
 bool drain_at_exit(c10::DeviceIndex device) noexcept {
   const ob_driver& t = driver();
   try {
-    const Waiting waiting(t.device_synchronize ? "device_synchronize" : "stream_synchronize", device);
+    const TrackedWait waiting(t.device_synchronize ? "device_synchronize" : "stream_synchronize", device);
     detail::wait_interruptibly(device, Interruptible::Yes);
     if (t.device_synchronize == nullptr || is_unimplemented(t.device_synchronize(t.self, device))) {
       ob_status status = OB_OK;
-      detail::for_each_made_stream(
+      detail::for_each_created_stream(
           device,
           [](Stream& s, void* last) {
             if (auto& status = *static_cast<ob_status*>(last); status != OB_DEVICE_LOST) {

@@ -62,7 +62,7 @@ Dependency own(StreamState& stream, uint64_t mark) {
 
 template <class Visit>
 void visit_streams(int device, Visit visit) {
-  detail::for_each_made_stream(
+  detail::for_each_created_stream(
       static_cast<c10::DeviceIndex>(device), [](Stream& stream, void* user) { (*static_cast<Visit*>(user))(stream); },
       &visit);
 }
@@ -283,7 +283,7 @@ namespace {
 // is under way, the stream's own next wait raises it.
 void keep_driver_failure(Stream& stream) {
   if (!stream.failures.has_driver_work.load(std::memory_order_relaxed) || !driver().stream_query ||
-      !stream.is_made.load(std::memory_order_acquire) || is_captured_by_driver(stream)) {
+      !stream.is_created.load(std::memory_order_acquire) || is_captured_by_driver(stream)) {
     return;
   }
   stream.failures.has_driver_work.store(false, std::memory_order_relaxed);

@@ -144,7 +144,7 @@ std::vector<WorkPosition> detail::graph_replays(c10::DeviceIndex device) {
   if (!has_records()) {
     return replays;
   }
-  for_each_made_stream(
+  for_each_created_stream(
       device,
       [](Stream& stream, void* user) {
         if (stream.failures.has_graph_records.load(std::memory_order_acquire)) {

@@ -66,7 +66,7 @@ void HostEvent::block(const char* name) {
   }
   const uint64_t stream = stream_handle(stream_);
   ActivityScope activity(stream_, {ActivityKind::Wait, "stream_wait_event"});
-  const NotedCall noted("stream_wait_event", stream_.device, &stream_);
+  const TrackedCall noted("stream_wait_event", stream_.device, &stream_);
   check(driver().stream_wait_event(driver().self, stream_.device, stream, stream_.device, handle_), "stream_wait_event",
         stream_.device);
   activity.finish();

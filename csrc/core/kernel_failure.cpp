@@ -174,7 +174,7 @@ class StreamRecord {
   // Queue the erasure of the record, unless another thread has. Each failure is erased once: a
   // second erasure would wipe out the next failure.
   void erase(Stream& stream) {
-    const Waiting waiting("copy_async", stream.device, &stream);
+    const TrackedWait waiting("copy_async", stream.device, &stream);
     std::unique_lock lock(mutex_);
     wait_for_thread(waiting, erasing_ended_, lock, [this] { return !is_erasing_; });
     const uint64_t due = due_.load(std::memory_order_acquire);
@@ -202,10 +202,10 @@ class StreamRecord {
 
   static void copy(Stream& stream, const ob_copy& copy) {
     const uint64_t handle = stream_handle(stream);
-    const NotedCall noted("copy_async", stream.device, &stream);
+    const TrackedCall noted("copy_async", stream.device, &stream);
     const ob_status status = driver().copy_async(driver().self, stream.device, handle, &copy);
     if (C10_UNLIKELY(status != OB_OK) && stream.is_external) {
-      stream.is_made.store(false);  // as for a wait that fails: its owner may have destroyed it
+      stream.is_created.store(false);  // as for a wait that fails: its owner may have destroyed it
     }
     check(status, "copy_async", stream.device);
   }
@@ -299,7 +299,7 @@ void fetch_records(c10::DeviceIndex device) {
     return;
   }
   for (Stream* stream : recording_streams()) {
-    if (stream->device == device && stream->is_made.load(std::memory_order_acquire)) {
+    if (stream->device == device && stream->is_created.load(std::memory_order_acquire)) {
       queue_record_copy(*stream);
     }
   }

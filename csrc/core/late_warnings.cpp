@@ -82,14 +82,14 @@ std::optional<c10::Warning> take(c10::DeviceIndex device) {
 
 }  // namespace
 
-KeepWarnings::KeepWarnings(const Stream& stream, const std::string& what) : stream_(stream), what_(what) {
+DeferWarnings::DeferWarnings(const Stream& stream, const std::string& what) : stream_(stream), what_(what) {
   // Torch's own bindings set a handler that passes warnings to Python.
   if (typeid(*c10::WarningUtils::get_warning_handler()) == typeid(c10::WarningHandler)) {
     guard_.emplace(this);
   }
 }
 
-void KeepWarnings::process(const c10::Warning& warning) {
+void DeferWarnings::process(const c10::Warning& warning) {
   const std::lock_guard lock(mutex);
   Shelf& kept = shelf();
   const auto of_stream = std::count_if(kept.warnings.begin(), kept.warnings.end(),

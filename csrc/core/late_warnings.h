@@ -20,11 +20,11 @@ namespace outboard {
 // Keep this thread's warnings for `stream` during its lifetime; `what` states their
 // origin. Does nothing on a thread whose warnings reach Python by themselves, because
 // the work runs within the call.
-class OUTBOARD_API KeepWarnings final : public c10::WarningHandler {
+class OUTBOARD_API DeferWarnings final : public c10::WarningHandler {
  public:
-  KeepWarnings(const Stream& stream, const std::string& what);
-  KeepWarnings(const KeepWarnings&) = delete;
-  KeepWarnings& operator=(const KeepWarnings&) = delete;
+  DeferWarnings(const Stream& stream, const std::string& what);
+  DeferWarnings(const DeferWarnings&) = delete;
+  DeferWarnings& operator=(const DeferWarnings&) = delete;
   void process(const c10::Warning& warning) override;
 
  private:

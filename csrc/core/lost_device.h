@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Releasing resources of a lost device. Uses of a lost device raise (`ensure_open`, `refuse_gone`).
-// Its memory, graphs and programs are gone with it, so releasing them calls no entry.
+// Releasing resources of a lost device. Uses of a lost device raise (`ensure_open`,
+// `ensure_usable`). Its memory, graphs and programs are gone with it, so releasing them calls no
+// entry.
 #pragma once
 
 #include "core/device.h"

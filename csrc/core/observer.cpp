@@ -17,12 +17,12 @@ bool is_unobserved_thread() noexcept {
 
 }  // namespace detail
 
-Unobserved::Unobserved() noexcept : was_unobserved_(is_untraced) {
+DisableObserver::DisableObserver() noexcept : was_disabled_(is_untraced) {
   is_untraced = true;
 }
 
-Unobserved::~Unobserved() {
-  is_untraced = was_unobserved_;
+DisableObserver::~DisableObserver() {
+  is_untraced = was_disabled_;
 }
 
 }  // namespace outboard

@@ -74,15 +74,15 @@ OUTBOARD_API bool is_unobserved_thread() noexcept;
 // A scope whose accesses and waits are not reported to the observer: a waiting thread of the core
 // orders nothing for the program, and the core reports the accesses of a whole call itself. Records
 // of events and waits of streams are still reported.
-class OUTBOARD_API Unobserved {
+class OUTBOARD_API DisableObserver {
  public:
-  Unobserved() noexcept;
-  ~Unobserved();
-  Unobserved(const Unobserved&) = delete;
-  Unobserved& operator=(const Unobserved&) = delete;
+  DisableObserver() noexcept;
+  ~DisableObserver();
+  DisableObserver(const DisableObserver&) = delete;
+  DisableObserver& operator=(const DisableObserver&) = delete;
 
  private:
-  bool was_unobserved_;
+  bool was_disabled_;
 };
 
 // Return the observer, also of unobserved code.

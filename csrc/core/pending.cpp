@@ -76,7 +76,7 @@ void submit(Stream& stream, PendingList::Entry entry) {
 
 // Wait for another thread that is passing an entry to the driver.
 void wait_for_submission(PendingList& list, const Stream& stream, Interruptible interruptible) {
-  const Waiting waiting("kernel_launch", stream.device, &stream);
+  const TrackedWait waiting("kernel_launch", stream.device, &stream);
   std::unique_lock lock(list.mutex);
   const auto is_submitted = [&list] { return !list.is_submitting; };
   if (interruptible == Interruptible::Yes) {
@@ -98,16 +98,16 @@ class WaitDisplay {
   const Awaited& awaited_;
 };
 
-enum class Effort : bool { Poll, Wait };
+enum class WaitMode : bool { Poll, Wait };
 
-// Return false if work is left, which happens with Effort::Poll only.
-bool submit_entries(Stream& stream, Effort effort, Interruptible interruptible) {
+// Return false if work is left, which happens with WaitMode::Poll only.
+bool submit_entries(Stream& stream, WaitMode wait_mode, Interruptible interruptible) {
   PendingList& list = list_of(stream);
   for (;;) {
     std::unique_lock lock(list.mutex);
     if (list.is_submitting) {
       lock.unlock();
-      if (effort == Effort::Poll) {
+      if (wait_mode == WaitMode::Poll) {
         return false;
       }
       wait_for_submission(list, stream, interruptible);
@@ -119,7 +119,7 @@ bool submit_entries(Stream& stream, Effort effort, Interruptible interruptible) 
     }
     const std::shared_ptr<const Awaited> awaited = list.entries.front().awaited;
     if (awaited != nullptr && !awaited->is_ready()) {
-      if (effort == Effort::Poll) {
+      if (wait_mode == WaitMode::Poll) {
         return false;
       }
       const char* const name = list.entries.front().name;
@@ -140,7 +140,7 @@ bool submit_entries(Stream& stream, Effort effort, Interruptible interruptible) 
 
 template <typename Visit>
 void for_each_with_pending(c10::DeviceIndex device, Visit visit) {
-  detail::for_each_made_stream(
+  detail::for_each_created_stream(
       device,
       [](Stream& stream, void* user) {
         if (has_pending(stream)) {
@@ -163,7 +163,7 @@ void wait_until_ready(const Awaited& awaited, const Stream& stream, const char* 
   if (awaited.is_ready()) {
     return;
   }
-  const Waiting waiting("program_build", stream.device, &stream, name);
+  const TrackedWait waiting("program_build", stream.device, &stream, name);
   std::unique_lock lock(end_signal().mutex);
   const bool may_interrupt = interruptible == Interruptible::Yes && detail::can_interrupt("");
   const auto is_ready = [&awaited] { return awaited.is_ready(); };
@@ -185,7 +185,7 @@ bool may_add_pending(const Stream& stream) noexcept {
 
 void add_pending(Stream& stream, std::unique_ptr<DriverCommand> work, std::shared_ptr<const Awaited> awaited,
                  const char* name) {
-  if (C10_UNLIKELY(!stream.is_made.load(std::memory_order_acquire))) {
+  if (C10_UNLIKELY(!stream.is_created.load(std::memory_order_acquire))) {
     static_cast<void>(make_stream(stream));  // so that waits and the device's list of streams include it
   }
   PendingList& list = list_of(stream);
@@ -204,12 +204,12 @@ void add_pending(Stream& stream, std::unique_ptr<DriverCommand> work, std::share
 }
 
 bool submit_ready(Stream& stream) {
-  return submitting_stream == &stream || submit_entries(stream, Effort::Poll, Interruptible::No);
+  return submitting_stream == &stream || submit_entries(stream, WaitMode::Poll, Interruptible::No);
 }
 
 void flush_pending(Stream& stream, Interruptible interruptible) {
   if (has_pending(stream) && submitting_stream != &stream) {
-    static_cast<void>(submit_entries(stream, Effort::Wait, interruptible));
+    static_cast<void>(submit_entries(stream, WaitMode::Wait, interruptible));
   }
 }
 

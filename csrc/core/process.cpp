@@ -55,7 +55,7 @@ void forbid_opening(std::string reason) {
   forbidden = std::move(reason);
 }
 
-std::string opening_forbidden() {
+std::string opening_refusal() {
   std::lock_guard lock(forbidden_mutex);
   return forbidden;
 }

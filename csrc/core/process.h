@@ -19,7 +19,7 @@ OUTBOARD_API bool driver_is_gone() noexcept;
 // Make every device that is not open refuse to open in this process, permanently, with this reason.
 OUTBOARD_API void forbid_opening(std::string reason);
 // Return the reason, or "" if devices may be opened.
-std::string opening_forbidden();
+std::string opening_refusal();
 
 // Install the pthread_atfork handler. install_driver calls it.
 void install_fork_handler();

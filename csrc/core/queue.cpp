@@ -22,7 +22,7 @@ namespace outboard {
 namespace {
 
 // Raise for other devices that are gone. The stream's own device is checked with its handle.
-void refuse_gone_sides(const Stream& stream, const int32_t dst_device, const int32_t src_device) {
+void ensure_usable_sides(const Stream& stream, const int32_t dst_device, const int32_t src_device) {
   for (const int32_t device : {dst_device, src_device}) {
     if (device != OB_HOST && device != stream.device) {
       ensure_open(static_cast<c10::DeviceIndex>(device));
@@ -36,9 +36,9 @@ void note_work(Stream& stream, const char* name) {
 }
 
 void call_copy(Stream& stream, const ob_copy& copy) {
-  refuse_gone_sides(stream, copy.dst_device, copy.src_device);
+  ensure_usable_sides(stream, copy.dst_device, copy.src_device);
   note_work(stream, "copy_async");
-  const NotedCall noted("copy_async", stream.device, &stream);
+  const TrackedCall noted("copy_async", stream.device, &stream);
   ActivityScope activity(stream,
                          {ActivityKind::Copy, "copy_async", nullptr, copy.bytes, copy.src_device, copy.dst_device});
   check(driver().copy_async(driver().self, stream.device, stream_handle(stream), &copy), "copy_async", stream.device);
@@ -46,7 +46,7 @@ void call_copy(Stream& stream, const ob_copy& copy) {
 }
 
 ob_status call_fill(Stream& stream, uint64_t dst, const void* pattern, uint32_t pattern_size, uint64_t count) {
-  const NotedCall noted("fill_async", stream.device, &stream);
+  const TrackedCall noted("fill_async", stream.device, &stream);
   ActivityScope activity(
       stream, {ActivityKind::Fill, "fill_async", nullptr, pattern_size * count, stream.device, stream.device});
   const ob_status status =
@@ -61,7 +61,7 @@ ob_status call_fill(Stream& stream, uint64_t dst, const void* pattern, uint32_t 
 
 void call_launch(Stream& stream, const ob_launch& launch, const char* name) {
   note_work(stream, name != nullptr ? name : "kernel_launch");
-  const NotedCall noted("kernel_launch", stream.device, &stream);
+  const TrackedCall noted("kernel_launch", stream.device, &stream);
   ActivityScope activity(stream, {ActivityKind::Kernel, "kernel_launch", name});
   const ob_status status = driver().kernel_launch(driver().self, stream.device, stream_handle(stream), &launch);
   if (C10_UNLIKELY(status != OB_OK)) {
@@ -224,8 +224,8 @@ bool queue_copy_nd(Stream& stream, const ob_copy_nd& copy) {
   if (!driver().copy_nd_async || software_capture(stream)) {
     return false;
   }
-  refuse_gone_sides(stream, copy.dst_device, copy.src_device);
-  const NotedCall noted("copy_nd_async", stream.device, &stream);
+  ensure_usable_sides(stream, copy.dst_device, copy.src_device);
+  const TrackedCall noted("copy_nd_async", stream.device, &stream);
   ActivityScope activity(
       stream, {ActivityKind::Copy, "copy_nd_async", nullptr, bytes_of(copy), copy.src_device, copy.dst_device});
   const ob_status status = driver().copy_nd_async(driver().self, stream.device, stream_handle(stream), &copy);

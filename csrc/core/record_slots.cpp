@@ -40,7 +40,7 @@ Slots& slots_of(c10::DeviceIndex device) {
 void* new_pinned_memory() {
   void* memory = nullptr;
   if (driver().host_alloc) {
-    const NotedCall noted("host_alloc", OB_HOST);
+    const TrackedCall noted("host_alloc", OB_HOST);
     const ob_status status = driver().host_alloc(driver().self, kBlockBytes, &memory);
     if (is_unimplemented(status)) {
       return nullptr;

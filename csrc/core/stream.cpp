@@ -98,16 +98,16 @@ void ErrorSlot::raise() {
 uint64_t make_stream(Stream& stream) {
   ensure_open(stream.device);
   if (stream.is_external) {  // used again after a wait for it had failed
-    stream.is_made.store(true, std::memory_order_release);
+    stream.is_created.store(true, std::memory_order_release);
     return stream.handle;
   }
   uint64_t handle = 0;
   OB_CALL(stream_create, stream.device, stream.priority, &handle);
   {
     std::lock_guard lock(streams_mutex);
-    if (!stream.is_made.load()) {
+    if (!stream.is_created.load()) {
       stream.handle = handle;
-      stream.is_made.store(true, std::memory_order_release);
+      stream.is_created.store(true, std::memory_order_release);
       return handle;
     }
   }
@@ -152,7 +152,7 @@ Stream& external_stream(c10::DeviceIndex device, uint64_t handle) {
   std::lock_guard lock(streams_mutex);
   for (ExternalStream& known : streams.external) {
     if (known.stream.handle == handle) {
-      known.stream.is_made.store(true, std::memory_order_release);  // its owner may have made another one since
+      known.stream.is_created.store(true, std::memory_order_release);  // its owner may have made another one since
       return known.stream;
     }
   }
@@ -162,7 +162,7 @@ Stream& external_stream(c10::DeviceIndex device, uint64_t handle) {
   stream.is_external = true;
   stream.id = kFirstExternalStreamId + static_cast<c10::StreamId>(streams.external.size()) - 1;
   stream.handle = handle;
-  stream.is_made.store(true, std::memory_order_release);
+  stream.is_created.store(true, std::memory_order_release);
   added.next = streams.newest.load();
   streams.newest.store(&added, std::memory_order_release);
   return stream;
@@ -182,8 +182,8 @@ namespace {
 // Return true if there may be work to wait for. Raise if the device is gone: its streams look
 // as if they had never been made.
 bool was_used(const Stream& stream) {
-  refuse_gone(stream.device);
-  return stream.is_external || stream.is_made.load(std::memory_order_acquire);
+  ensure_usable(stream.device);
+  return stream.is_external || stream.is_created.load(std::memory_order_acquire);
 }
 
 }  // namespace
@@ -215,7 +215,7 @@ bool query_stream(Stream& stream) {
 namespace {
 
 ob_status wait_for_stream(const Stream& stream) {
-  const Waiting waiting("stream_synchronize", stream.device, &stream);
+  const TrackedWait waiting("stream_synchronize", stream.device, &stream);
   return driver().stream_synchronize(driver().self, stream.device, stream.handle);
 }
 
@@ -277,7 +277,7 @@ namespace {
 bool call_host_work(Stream& stream, ob_host_fn fn, void* user) {
   const uint64_t handle = stream_handle(stream);
   if (C10_LIKELY(driver().host_callback != nullptr)) {
-    const NotedCall noted("host_callback", stream.device, &stream);
+    const TrackedCall noted("host_callback", stream.device, &stream);
     detail::begin_failure_watch();
     const ob_status status = driver().host_callback(driver().self, stream.device, handle, fn, user);
     if (C10_LIKELY(status == OB_OK)) {
@@ -342,7 +342,7 @@ void check_wait(ob_status status, Stream& stream) {
     return;
   }
   if (stream.is_external) {
-    stream.is_made.store(false);  // its owner may have destroyed it
+    stream.is_created.store(false);  // its owner may have destroyed it
   }
   raise_status(status, "stream_synchronize", stream.device);
 }
@@ -362,7 +362,7 @@ void wait_interruptibly(Stream& stream, Interruptible interruptible, const char*
   if (!driver().stream_query || C10_LIKELY(is_done(&stream))) {
     return;
   }
-  const Waiting waiting(entry, stream.device, &stream);
+  const TrackedWait waiting(entry, stream.device, &stream);
   poll_until_done(waiting, stream.device, is_done, &stream);
 }
 
@@ -371,7 +371,7 @@ void wait_interruptibly(c10::DeviceIndex device, Interruptible interruptible) {
     return;
   }
   const char* entry = driver().device_synchronize ? "device_synchronize" : "stream_synchronize";
-  for_each_made_stream(
+  for_each_created_stream(
       device,
       [](Stream& stream, void* user) {
         if (!is_captured_by_driver(stream)) {
@@ -389,13 +389,13 @@ void finish_waiting_call(Stream& stream, bool is_queued) {
   }
 }
 
-void for_each_made_stream(c10::DeviceIndex device, void (*visit)(Stream&, void*), void* user) {
+void for_each_created_stream(c10::DeviceIndex device, void (*visit)(Stream&, void*), void* user) {
   DeviceStreams* streams = all_streams[device].load(std::memory_order_acquire);
   if (!streams) {
     return;
   }
   for (Stream& stream : streams->fixed) {
-    if (stream.is_made.load(std::memory_order_acquire)) {
+    if (stream.is_created.load(std::memory_order_acquire)) {
       visit(stream, user);
     }
   }
@@ -403,7 +403,7 @@ void for_each_made_stream(c10::DeviceIndex device, void (*visit)(Stream&, void*)
   // not be held during a driver call.
   for (ExternalStream* external = streams->newest.load(std::memory_order_acquire); external != nullptr;
        external = external->next) {
-    if (external->stream.is_made.load(std::memory_order_acquire)) {
+    if (external->stream.is_created.load(std::memory_order_acquire)) {
       visit(external->stream, user);
     }
   }
@@ -415,7 +415,7 @@ void forget_streams(c10::DeviceIndex device) noexcept {
     return;
   }
   const auto forget = [](Stream& stream) {
-    stream.is_made.store(false);
+    stream.is_created.store(false);
     stream.has_pending.store(false);
     stream.capture.store(nullptr);
   };

@@ -49,8 +49,8 @@ struct StreamState {
   int8_t priority = 0;
   bool is_external = false;
   c10::StreamId id = 0;
-  std::atomic<bool> is_made{false};
-  uint64_t handle = 0;  // valid once is_made
+  std::atomic<bool> is_created{false};
+  uint64_t handle = 0;  // valid once is_created
   std::atomic<bool> has_pending{false};  // work waits on its list; see core/pending.h
   std::atomic<bool> is_handle_exposed{false};  // a caller has the handle, and may queue work below the core
   std::atomic<PendingList*> pending{nullptr};
@@ -73,8 +73,8 @@ inline uint64_t stream_handle(Stream& stream) {
   if (C10_UNLIKELY(stream.has_pending.load(std::memory_order_acquire))) {
     detail::flush_for_handle(stream);
   }
-  // A fork and a lost device reset is_made.
-  return C10_LIKELY(stream.is_made.load(std::memory_order_acquire)) ? stream.handle : make_stream(stream);
+  // A fork and a lost device reset is_created.
+  return C10_LIKELY(stream.is_created.load(std::memory_order_acquire)) ? stream.handle : make_stream(stream);
 }
 
 // Return the stream by id. Raise ValueError for an invalid id or device.
@@ -141,8 +141,8 @@ void check_wait(ob_status status, Stream& stream);
 OUTBOARD_API void wait_interruptibly(Stream& stream, Interruptible interruptible, const char* entry);
 // Do the same for all streams of a device, before a wait for the whole device.
 void wait_interruptibly(c10::DeviceIndex device, Interruptible interruptible);
-// Call visit(stream) for each stream of the device that was made.
-void for_each_made_stream(c10::DeviceIndex device, void (*visit)(Stream&, void*), void* user);
+// Call visit(stream) for each stream of the device that was created.
+void for_each_created_stream(c10::DeviceIndex device, void (*visit)(Stream&, void*), void* user);
 // Make every stream pass make_stream again, which raises. For a forked child and for a lost device.
 void forget_streams(c10::DeviceIndex device) noexcept;
 }  // namespace detail

@@ -17,7 +17,7 @@ struct Search {
 
 c10::StreamId search(c10::DeviceIndex device, uint64_t handle, c10::StreamId of_call) {
   Search wanted{handle, of_call};
-  detail::for_each_made_stream(
+  detail::for_each_created_stream(
       device,
       [](Stream& stream, void* user) {
         auto& search = *static_cast<Search*>(user);

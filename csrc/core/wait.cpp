@@ -205,7 +205,7 @@ class FineSleep {
 
 }  // namespace
 
-NotedCall::NotedCall(const char* entry, c10::DeviceIndex device, const StreamState* stream, const char* what) {
+TrackedCall::TrackedCall(const char* entry, c10::DeviceIndex device, const StreamState* stream, const char* what) {
   Note& note = own_note();
   is_noted_ = note.number.load(std::memory_order_relaxed) == 0;
   if (is_noted_) {
@@ -217,7 +217,7 @@ NotedCall::NotedCall(const char* entry, c10::DeviceIndex device, const StreamSta
   }
 }
 
-NotedCall::~NotedCall() {
+TrackedCall::~TrackedCall() {
   if (is_noted_) {
     own_note().number.store(0, std::memory_order_release);
   }
@@ -247,7 +247,7 @@ void handle_signals() {
   handle_hook.load(std::memory_order_acquire)();
 }
 
-void poll_until_done(const Waiting&, c10::DeviceIndex device, bool (*is_done)(void*), void* user) {
+void poll_until_done(const TrackedWait&, c10::DeviceIndex device, bool (*is_done)(void*), void* user) {
   using namespace std::chrono_literals;
   const auto begin = Clock::now();
   // Most waits are short: spin first, without sleeping past the end or yielding the processor.
@@ -313,7 +313,7 @@ void end_own_call() noexcept {
 
 bool wait_for_own_calls() noexcept {
   try {
-    const Waiting waiting("program_build", OB_HOST);
+    const TrackedWait waiting("program_build", OB_HOST);
     std::unique_lock lock(own_calls().mutex);
     wait_for_thread(waiting, own_calls().ended, lock, [] { return own_calls().count == 0; });
     return true;

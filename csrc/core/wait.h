@@ -25,29 +25,30 @@ struct StreamState;
 // another name for the call. The texts live as long as the process. `what` names the object of the
 // wait, if it is not the work of `stream`, which may be null. The device may be OB_HOST. A nested
 // call on the same thread is part of the outer call.
-class OUTBOARD_API NotedCall {
+class OUTBOARD_API TrackedCall {
  public:
-  NotedCall(const char* entry, c10::DeviceIndex device, const StreamState* stream = nullptr,
-            const char* what = nullptr);
-  ~NotedCall();
-  NotedCall(const NotedCall&) = delete;
-  NotedCall& operator=(const NotedCall&) = delete;
+  TrackedCall(const char* entry, c10::DeviceIndex device, const StreamState* stream = nullptr,
+              const char* what = nullptr);
+  ~TrackedCall();
+  TrackedCall(const TrackedCall&) = delete;
+  TrackedCall& operator=(const TrackedCall&) = delete;
 
  private:
   bool is_noted_;
 };
 
 // The same, without holding the interpreter lock.
-class OUTBOARD_API Waiting {
+class OUTBOARD_API TrackedWait {
  public:
-  Waiting(const char* entry, c10::DeviceIndex device, const StreamState* stream = nullptr, const char* what = nullptr)
+  TrackedWait(const char* entry, c10::DeviceIndex device, const StreamState* stream = nullptr,
+              const char* what = nullptr)
       : call_(entry, device, stream, what) {}
-  Waiting(const Waiting&) = delete;
-  Waiting& operator=(const Waiting&) = delete;
+  TrackedWait(const TrackedWait&) = delete;
+  TrackedWait& operator=(const TrackedWait&) = delete;
 
  private:
   BlockingRegion blocking_;
-  NotedCall call_;
+  TrackedCall call_;
 };
 
 // Receives reports of long waits; without a receiver, they go to standard error. Called on its own
@@ -73,7 +74,8 @@ namespace detail {
 OUTBOARD_API bool can_interrupt(const char* entry);
 // Poll until the device's work is done, and handle signals meanwhile. Pass on a handler's
 // exception.
-OUTBOARD_API void poll_until_done(const Waiting& waiting, c10::DeviceIndex device, bool (*is_done)(void*), void* user);
+OUTBOARD_API void poll_until_done(const TrackedWait& waiting, c10::DeviceIndex device, bool (*is_done)(void*),
+                                  void* user);
 // Handle pending signals, on a thread that can_interrupt. Pass on the handler's exception.
 OUTBOARD_API void handle_signals();
 // Note a driver call on a thread of the core. The process waits for these calls before it exits;
@@ -93,7 +95,7 @@ OUTBOARD_API void stop_reporting_waits();
 // Wait for another thread, within `waiting`. The lock is held at the call and at the return. A
 // signal may end the wait, which then raises with the lock released: nothing may rely on its end.
 template <typename IsDone>
-void wait_for_thread(const Waiting&, std::condition_variable& changed, std::unique_lock<std::mutex>& lock,
+void wait_for_thread(const TrackedWait&, std::condition_variable& changed, std::unique_lock<std::mutex>& lock,
                      IsDone is_done) {
   if (!detail::can_interrupt("")) {
     changed.wait(lock, is_done);

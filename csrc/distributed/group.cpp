@@ -31,7 +31,7 @@ void RequestThread::push(std::shared_ptr<Request> request) {
 
 void RequestThread::loop(State& state) {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  const Unobserved unobserved;
+  const DisableObserver unobserved;
   std::unique_lock lock(state.mutex);
   for (;;) {
     state.changed.wait(lock, [&] { return !state.requests.empty() || state.is_ending; });
@@ -260,7 +260,7 @@ void Group::run_point_to_point(const std::shared_ptr<Request>& request) {
       works.front()->abort();  // the group was aborted meanwhile
     }
     waiters_->run([self = shared_from_this(), request, works, fail] {
-      const Unobserved unobserved;
+      const DisableObserver unobserved;
       try {
         self->finish(*request, works, true);
       } catch (...) {

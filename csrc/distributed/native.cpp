@@ -320,7 +320,7 @@ void NativeGroup::guarded(const Kind& kind, uint64_t sequence, std::chrono::mill
 bool NativeGroup::post(Communicator& communicator, const NativePost& post, Staging& staging, const NativeCallInfo& info,
                        const std::shared_ptr<const void>& owner) {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  const Unobserved unobserved;
+  const DisableObserver unobserved;
   const c10::StreamGuard guard(to_c10(*staging.out_stream()));
   if (staging.is_captured()) {
     return capture(communicator, post, staging, info, owner);

@@ -43,7 +43,7 @@ void NativeGroup::wake_watcher() {
 }
 
 void NativeGroup::loop() {
-  const Unobserved unobserved;
+  const DisableObserver unobserved;
   std::unique_lock lock(mutex_);
   while (!is_stopping_) {
     if (pending_.empty() && queueing_.empty()) {

@@ -108,7 +108,7 @@ Staging::~Staging() {
 }
 
 void Staging::make_contiguous() {
-  const Unobserved unobserved;
+  const DisableObserver unobserved;
   const c10::StreamGuard guard(to_c10(*streams_.out));
   const auto fresh = [](const at::Tensor& like) {
     return at::empty(like.sizes(), like.options().requires_grad(false));
@@ -122,7 +122,7 @@ void Staging::make_contiguous() {
 }
 
 void Staging::copy_in() {
-  const Unobserved unobserved;
+  const DisableObserver unobserved;
   const c10::StreamGuard guard(to_c10(*streams_.in));
   for (const at::Tensor& tensor : read_) {
     in_.push_back(empty_on_cpu(tensor, true).copy_(tensor, /*non_blocking=*/true));
@@ -184,7 +184,7 @@ void Staging::finish() {
 }
 
 void Staging::copy_out() {
-  const Unobserved unobserved;
+  const DisableObserver unobserved;
   const Tensors& from = out();
   const Tensors& to = is_in_place_ ? read_ : written_;
   const c10::StreamGuard guard(to_c10(*streams_.out));

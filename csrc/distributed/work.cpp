@@ -65,7 +65,7 @@ bool DistributedWork::wait(std::chrono::milliseconds timeout) {
     const std::lock_guard lock(mutex_);
     error = exception_;
   } else {
-    const Waiting waiting(kind_.title, OB_HOST, nullptr, "the other ranks of the group");
+    const TrackedWait waiting(kind_.title, OB_HOST, nullptr, "the other ranks of the group");
     std::unique_lock lock(mutex_);
     const auto is_over = [this] { return completed_; };
     if (timeout == kNoTimeout) {
@@ -106,7 +106,7 @@ int DistributedWork::sourceRank() const {
   // A wait() for a stream does not block, and the sender is known once its message has come.
   std::exception_ptr error;
   {
-    const Waiting waiting(kind_.title, OB_HOST, nullptr, "the other ranks of the group");
+    const TrackedWait waiting(kind_.title, OB_HOST, nullptr, "the other ranks of the group");
     std::unique_lock lock(mutex_);
     auto& changed = const_cast<std::condition_variable&>(cv_);
     wait_for_thread(waiting, changed, lock, [this] { return completed_; });

@@ -35,12 +35,12 @@ void add_idle(Body* body) noexcept {
 
 }  // namespace
 
-memory::StreamUses& retired_uses() {
+memory::StreamUses& replay_uses() {
   static auto* const instance = new memory::StreamUses();
   return *instance;
 }
 
-void retire(std::unique_ptr<Body> body) noexcept {
+void free_when_done(std::unique_ptr<Body> body) noexcept {
   if (!body) {
     return;
   }
@@ -48,15 +48,15 @@ void retire(std::unique_ptr<Body> body) noexcept {
   if (raw->execution.is_idle()) {
     add_idle(raw);
   } else {
-    raw->execution.give_up(retired_uses());
+    raw->execution.transfer_uses_to(replay_uses());
   }
 }
 
-void free_retired(memory::Effort effort) {
-  if (C10_LIKELY(retired_uses().is_empty() && !idle().has_any.load(std::memory_order_acquire)) || driver_is_gone()) {
+void free_done(memory::WaitMode wait_mode) {
+  if (C10_LIKELY(replay_uses().is_empty() && !idle().has_any.load(std::memory_order_acquire)) || driver_is_gone()) {
     return;
   }
-  memory::ProcessedUses processed = retired_uses().process(effort);
+  memory::ProcessedUses processed = replay_uses().process(wait_mode);
   while (processed.done.head) {
     Body* body = static_cast<BodyUse*>(processed.done.pop())->body;
     if (body->execution.pending.fetch_sub(1) == 1) {

@@ -58,17 +58,17 @@ struct Body {
   std::vector<PoolUse> pool_uses;
 
   Execution execution;
-  Body* next_idle = nullptr;  // next in the list of retired bodies
+  Body* next_idle = nullptr;  // next in the list of bodies to free
 };
 
 // Free a body once its replays are done, on a thread that may call the driver. Never fails.
-void retire(std::unique_ptr<Body> body) noexcept;
-// Free the retired bodies that are done, or all of them with Wait. Call it with no lock held. If a
+void free_when_done(std::unique_ptr<Body> body) noexcept;
+// Free such bodies that are done, or all of them with Wait. Call it with no lock held. If a
 // failure leaves the state of a body unknown, the body is kept.
-void free_retired(memory::Effort effort);
+void free_done(memory::WaitMode wait_mode);
 // Free the body at once. No replay may be under way.
 void free_body(std::unique_ptr<Body> body);
-// Return the stream uses of the retired bodies' replays.
-memory::StreamUses& retired_uses();
+// Return the stream uses of the replays of bodies to free.
+memory::StreamUses& replay_uses();
 
 }  // namespace outboard::graph

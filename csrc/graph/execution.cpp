@@ -62,7 +62,7 @@ bool Execution::wait(std::exception_ptr* out_error) noexcept {
     } catch (...) {
       *out_error = *out_error ? *out_error : std::current_exception();
     }
-    if (!is_done && !retired_uses().drain(*use.stream, false, out_error)) {
+    if (!is_done && !replay_uses().drain(*use.stream, false, out_error)) {
       return false;
     }
     uses_.pop_front();
@@ -70,7 +70,7 @@ bool Execution::wait(std::exception_ptr* out_error) noexcept {
   return true;
 }
 
-void Execution::give_up(memory::StreamUses& uses) noexcept {
+void Execution::transfer_uses_to(memory::StreamUses& uses) noexcept {
   pending.store(uses_.size());
   // The last use may be done, and the body freed, before this returns.
   BodyUse* last = uses_.empty() ? nullptr : &uses_.back();

@@ -34,7 +34,7 @@ class Execution {
 
   bool is_idle() const noexcept { return uses_.empty(); }
   // Hand each use to `uses`, which returns it once it is done; `pending` counts them.
-  void give_up(memory::StreamUses& uses) noexcept;
+  void transfer_uses_to(memory::StreamUses& uses) noexcept;
   std::atomic<size_t> pending{0};
 
  private:

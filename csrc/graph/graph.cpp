@@ -112,7 +112,7 @@ bool launch(Body& body, Stream& stream) {
     record->begin_replay(stream);
   }
   ActivityScope activity(stream, {ActivityKind::Kernel, "graph_launch", "graph"});
-  const NotedCall noted("graph_launch", stream.device, &stream);
+  const TrackedCall noted("graph_launch", stream.device, &stream);
   OB_CALL(graph_launch, stream.device, stream_handle(stream), body.executable);
   activity.finish();
   return is_queued;
@@ -130,7 +130,7 @@ Graph::~Graph() {
   if (recorder_ && recorder_->is_active(capture_id_)) {
     recorder_->drop();
   }
-  graph::retire(std::move(body_));
+  graph::free_when_done(std::move(body_));
 }
 
 void Graph::abandon() {
@@ -141,7 +141,7 @@ void Graph::abandon() {
 }
 
 void Graph::capture_begin(c10::MempoolId_t pool, CaptureMode mode) {
-  graph::free_retired(memory::Effort::Poll);
+  graph::free_done(memory::WaitMode::Poll);
   if (recorder_) {
     raise_capture("this graph is already being captured: captures cannot be nested");
   }
@@ -211,8 +211,8 @@ void Graph::replay() {
   body.execution.begin(body, stream);  // from here on the body is in use, even if something fails
   bool is_queued = true;
   for (const graph::RandomUse& use : body.random) {
-    use.cell->of_queued = use.source->take(use.increment);
-    auto update = std::make_unique<CellUpdate>(CellUpdate{&use.cell->of_running, use.cell->of_queued});
+    use.cell->queued = use.source->take(use.increment);
+    auto update = std::make_unique<CellUpdate>(CellUpdate{&use.cell->running, use.cell->queued});
     is_queued = queue_work(stream, set_cell, std::move(update), "graph: random offset") && is_queued;
   }
   is_queued = (body.is_native ? launch(body, stream) : queue_steps(body, stream)) && is_queued;
@@ -236,7 +236,7 @@ void Graph::reset() {
   if (body_->execution.wait(&error)) {
     graph::free_body(std::move(body_));
   } else {
-    graph::retire(std::move(body_));  // until its streams can be waited for
+    graph::free_when_done(std::move(body_));  // until its streams can be waited for
   }
   if (error) {
     std::rethrow_exception(error);
@@ -280,12 +280,12 @@ std::string Graph::describe() const {
   return text.str();
 }
 
-void free_retired_graphs() {
-  graph::free_retired(memory::Effort::Retry);
+void free_done_graphs() {
+  graph::free_done(memory::WaitMode::Retry);
 }
 
 void reclaim_graphs() {
-  graph::free_retired(memory::Effort::Wait);
+  graph::free_done(memory::WaitMode::Wait);
 }
 
 }  // namespace outboard

@@ -67,7 +67,7 @@ class OUTBOARD_API Graph {
 };
 
 // Free dropped graphs without a running replay. Raise the driver's errors.
-OUTBOARD_API void free_retired_graphs();
+OUTBOARD_API void free_done_graphs();
 // Wait for the replays of all dropped graphs and free them.
 OUTBOARD_API void reclaim_graphs();
 

@@ -175,8 +175,8 @@ uint64_t Recorder::end_at_driver(std::exception_ptr* out_error) {
   uint64_t graph = 0;
   if (std::exchange(is_begun_, false) && !driver_is_gone()) {
     try {
-      refuse_gone(stream->device);
-      const NotedCall noted("graph_capture_end", stream->device, stream);
+      ensure_usable(stream->device);
+      const TrackedCall noted("graph_capture_end", stream->device, stream);
       const ob_status status = driver().graph_capture_end(driver().self, stream->device, stream->handle, &graph);
       outboard::check(status, "graph_capture_end", stream->device);
     } catch (...) {
@@ -331,7 +331,7 @@ void Recorder::add(Stream& stream, std::unique_ptr<HostCommand> command) {
     raw = work.get();
     body_->host_commands.push_back(std::move(work));
   }
-  const NotedCall noted("host_callback", stream.device, &stream);
+  const TrackedCall noted("host_callback", stream.device, &stream);
   detail::set_repeated_host_work(true);
   const ob_status status = driver().host_callback(driver().self, stream.device, stream_handle(stream), run_native, raw);
   detail::set_repeated_host_work(false);

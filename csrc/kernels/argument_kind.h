@@ -64,7 +64,7 @@ inline constexpr std::array kArgumentKinds{
 };
 
 // Positions in the table, by letter.
-inline constexpr auto kPlacesOfKinds = [] {
+inline constexpr auto kIndexOfKind = [] {
   std::array<uint8_t, 128> places{};
   for (size_t i = 0; i < kArgumentKinds.size(); ++i) {
     places[static_cast<size_t>(kArgumentKinds[i].kind)] = static_cast<uint8_t>(i);
@@ -74,7 +74,7 @@ inline constexpr auto kPlacesOfKinds = [] {
 
 // Return the table's entry for a kind.
 constexpr const ArgumentKindInfo& info_of(ArgumentKind kind) {
-  return kArgumentKinds[kPlacesOfKinds[static_cast<size_t>(kind)]];
+  return kArgumentKinds[kIndexOfKind[static_cast<size_t>(kind)]];
 }
 
 // Return true if calls pass a tensor.

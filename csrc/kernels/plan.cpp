@@ -177,7 +177,7 @@ class PlanReader {
         require(kinds[i] == ArgumentKind::Int64 || kinds[i] == ArgumentKind::Int32, "argument ", i,
                 " of the kernel is not an integer");
         if (is_repeated_ && items[i] == "turn") {
-          argument.kind = PlanArgument::Kind::Turn;
+          argument.kind = PlanArgument::Kind::RepeatIndex;
           step.arguments.push_back(std::move(argument));
           continue;
         }

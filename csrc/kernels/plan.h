@@ -62,7 +62,7 @@ struct PlanTensor {
 };
 
 struct PlanArgument {
-  enum class Kind : uint8_t { Tensor, Number, Turn, Real, Bool, None, Numbers, Tensors };
+  enum class Kind : uint8_t { Tensor, Number, RepeatIndex, Real, Bool, None, Numbers, Tensors };
   Kind kind;
   double real = 0;  // for Real; for Bool, 1 or 0
   std::vector<PlanTensor> tensors;

@@ -203,8 +203,9 @@ bool start_build(ProgramEntry entry, c10::DeviceIndex device, const ProgramText&
 // Wait until nobody builds the program any more. Return false if the build hangs.
 bool wait_for_build(const Key& key, c10::DeviceIndex device, const char* name) {
   Table& all = table();
-  const Waiting waiting("program_build", device, nullptr, name);  // the building thread may need the interpreter lock
-  const bool may_leave = detail::can_interrupt("");
+  const TrackedWait waiting("program_build", device, nullptr,
+                            name);  // the building thread may need the interpreter lock
+  const bool may_interrupt = detail::can_interrupt("");
   std::unique_lock lock(all.mutex);
   for (;;) {
     const auto now = all.programs.find(key);
@@ -219,7 +220,7 @@ bool wait_for_build(const Key& key, c10::DeviceIndex device, const char* name) {
       return false;
     }
     all.built.wait_for(lock, kSignalCheckInterval);
-    if (may_leave) {
+    if (may_interrupt) {
       lock.unlock();
       detail::handle_signals();
       lock.lock();
@@ -247,7 +248,7 @@ ProgramEntry acquire(c10::DeviceIndex device, const ProgramText& text, const std
       detail::begin_own_call();  // the end of the process waits for it
       lock.unlock();
       if (!start_build(entry, device, text, name, own)) {
-        const NotedCall noted("program_build", device, nullptr, known_name);
+        const TrackedCall noted("program_build", device, nullptr, known_name);
         run_build(entry, device, text, name, *own);
       }
       lock.lock();
@@ -291,7 +292,7 @@ uint64_t get_kernel(c10::DeviceIndex device, Program& program, const std::string
     }
   }
   uint64_t kernel = 0;
-  const NotedCall noted("kernel_get", device);
+  const TrackedCall noted("kernel_get", device);
   const ob_status status = driver().kernel_get(driver().self, device, program.handle, entry.c_str(), &kernel);
   if (status == OB_NOT_FOUND || is_refusal(status)) {
     throw ProgramRefused({__func__, __FILE__, static_cast<uint32_t>(__LINE__)},

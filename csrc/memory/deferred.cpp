@@ -15,7 +15,7 @@
 namespace outboard::memory {
 
 // Free the parked blocks whose uses are done. Return a driver failure that was not reported yet.
-std::exception_ptr DeviceHeap::process_parked(Effort effort) {
+std::exception_ptr DeviceHeap::process_parked(WaitMode wait_mode) {
   if (driver_is_gone()) {
     return nullptr;
   }
@@ -23,10 +23,10 @@ std::exception_ptr DeviceHeap::process_parked(Effort effort) {
   Transit transit;
   {
     const Lock lock(mutex_);
-    stats_.num_sync_all_streams += effort == Effort::Wait;
+    stats_.num_sync_all_streams += wait_mode == WaitMode::Wait;
     begin(&transit);
   }
-  ProcessedUses processed = parked_.process(effort);
+  ProcessedUses processed = parked_.process(wait_mode);
   const Lock lock(mutex_);
   const bool has_changed = processed.done.head != nullptr;
   while (!is_closed_ && processed.done.head) {
@@ -56,7 +56,7 @@ std::exception_ptr DeviceHeap::poison_freed() {
     list = std::exchange(unfilled_blocks_, nullptr);
     begin(&transit);
   }
-  const Unobserved unobserved;
+  const DisableObserver unobserved;
   std::exception_ptr error;
   try {
     for (const Block* block = list; block; block = block->child[0]) {
@@ -96,7 +96,7 @@ void DeviceHeap::process_deferred() {
     has_uncached = !is_closed_ && has_uncached_;
   }
   if (!is_closed && !parked_.is_empty()) {
-    if (std::exception_ptr error = process_parked(Effort::Retry)) {
+    if (std::exception_ptr error = process_parked(WaitMode::Retry)) {
       defer_error(std::move(error));
     }
   }

@@ -174,7 +174,7 @@ class DeviceHeap {
   bool wait_for_transits(uint64_t changes);
   // In pressure.cpp.
   [[noreturn]] void raise_out_of_memory(size_t requested, const std::string& refusal);
-  std::exception_ptr process_parked(Effort effort);
+  std::exception_ptr process_parked(WaitMode wait_mode);
   std::exception_ptr poison_freed();
 
   const c10::DeviceIndex device_;

@@ -169,7 +169,7 @@ Block* DeviceHeap::grow(SizePool& pool, size_t size, size_t requested, std::stri
   bool has_host = false;
   uint64_t host = 0;
   try {
-    const NotedCall noted("mem_map", device_);
+    const TrackedCall noted("mem_map", device_);
     const ob_status status = driver().mem_map(driver().self, device_, address, bytes);
     if (status == OB_OUT_OF_MEMORY) {
       const FailedEntry failed("mem_map", device_);
@@ -390,7 +390,7 @@ size_t DeviceHeap::unmap_ranges(Block* list, std::exception_ptr* out_error) noex
     ob_status status = OB_OK;
     try {
       if (is_drained) {
-        const Waiting waiting("mem_unmap", device_);
+        const TrackedWait waiting("mem_unmap", device_);
         status = unmap(device_, block->address, block->size());
         check(status, "mem_unmap", device_);
       }

@@ -31,9 +31,9 @@ namespace outboard {
 
 namespace {
 
-using memory::Effort;
 using memory::host_ranges;
 using memory::HostRange;
+using memory::WaitMode;
 
 constexpr size_t kHostAlignment = 64;
 
@@ -55,7 +55,7 @@ class HostAllocatorImpl final : public Base {
  public:
   std::pair<void*, void*> allocate(size_t size) override {
     if (uses_.is_pollable()) {
-      process_uses(Effort::Poll);
+      process_uses(WaitMode::Poll);
     }
     defer(free_noted(), current_device());
     const std::pair<void*, void*> allocation = Base::allocate(size);
@@ -91,7 +91,7 @@ class HostAllocatorImpl final : public Base {
   }
 
   void empty_cache() override {
-    process_uses(Effort::Wait);
+    process_uses(WaitMode::Wait);
     Base::empty_cache();
     {
       const std::lock_guard lock(noted_mutex_);
@@ -123,11 +123,11 @@ class HostAllocatorImpl final : public Base {
 
   // Return blocks to the template once their streams are done. The next process_deferred
   // of a device raises its failure.
-  void process_uses(Effort effort) {
+  void process_uses(WaitMode wait_mode) {
     if (driver_is_gone()) {
       return;
     }
-    memory::ProcessedUses processed = uses_.process(effort);
+    memory::ProcessedUses processed = uses_.process(wait_mode);
     while (processed.done.head) {
       const std::unique_ptr<HostUse> use(static_cast<HostUse*>(processed.done.pop()));
       if (use->block != nullptr && use->block->pending.fetch_sub(1) == 1) {
@@ -189,7 +189,7 @@ class HostAllocatorImpl final : public Base {
   bool pin(size_t size, void** out) {
     check_device_index(current_device());
     ensure_open(current_device());
-    const NotedCall noted("host_alloc", OB_HOST);
+    const TrackedCall noted("host_alloc", OB_HOST);
     ob_status status = driver().host_alloc(driver().self, size, out);
     if (status == OB_OUT_OF_MEMORY) {
       empty_cache();
@@ -221,7 +221,7 @@ class HostAllocatorImpl final : public Base {
 
   static ob_status free_range(const HostRange& range) {
     if (range.is_pinned) {
-      const NotedCall noted("host_free", OB_HOST);
+      const TrackedCall noted("host_free", OB_HOST);
       return driver().host_free(driver().self, reinterpret_cast<void*>(range.start));
     }
     std::free(reinterpret_cast<void*>(range.start));
@@ -342,7 +342,7 @@ void keep_while_queued(const c10::Storage& storage, Stream& stream) {
 }
 
 void process_host_blocks() {
-  pinned_allocator().impl_->process_uses(Effort::Retry);
+  pinned_allocator().impl_->process_uses(WaitMode::Retry);
 }
 
 void release_host_memory() noexcept {

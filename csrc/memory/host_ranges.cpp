@@ -98,7 +98,7 @@ void register_host_memory(void* pointer, size_t bytes) {
   // Entered before the driver is called, so that one of two overlapping ranges is refused.
   ob_status status = OB_ALREADY_EXISTS;
   if (host_ranges().add({start, bytes, false, true, true})) {
-    const NotedCall noted("host_register", OB_HOST);
+    const TrackedCall noted("host_register", OB_HOST);
     status = driver().host_register(driver().self, pointer, bytes);
     if (status == OB_OK) {
       host_ranges().set_pinned(start);
@@ -133,7 +133,7 @@ void unregister_host_memory(void* pointer) {
         synchronize_device(static_cast<c10::DeviceIndex>(i));
       }
     }
-    const NotedCall noted("host_unregister", OB_HOST);
+    const TrackedCall noted("host_unregister", OB_HOST);
     check(driver().host_unregister(driver().self, pointer), "host_unregister", OB_HOST);
   } catch (...) {
     host_ranges().set_busy(start, false);

@@ -127,9 +127,9 @@ bool notify_out_of_memory(c10::DeviceIndex device, size_t requested) {
   } catch (const std::exception&) {
     free = total = 0;  // unknown: an observer may still free memory, and otherwise the error says why
   }
-  struct Inside {
-    Inside() { is_in_observer = true; }
-    ~Inside() { is_in_observer = false; }
+  struct ObserverScope {
+    ObserverScope() { is_in_observer = true; }
+    ~ObserverScope() { is_in_observer = false; }
   } const inside;
   for (const auto& observer : list) {
     (*observer)(device, requested, total, free);

@@ -44,7 +44,7 @@ std::exception_ptr failure_of(ob_status status, const char* entry, c10::DeviceIn
 }
 
 ob_status free_memory(c10::DeviceIndex device, const Segment& segment) {
-  const Waiting waiting(segment.is_expandable ? "mem_release" : "mem_free", device);
+  const TrackedWait waiting(segment.is_expandable ? "mem_release" : "mem_free", device);
   if (is_lost(device) && !segment.source) {
     return OB_OK;
   }
@@ -220,7 +220,7 @@ void DeviceHeap::empty_cache(c10::MempoolId_t mempool) {
     }
   };
   attempt(reclaim_memory);
-  if (std::exception_ptr parked = process_parked(Effort::Wait)) {
+  if (std::exception_ptr parked = process_parked(WaitMode::Wait)) {
     error = error ? error : std::move(parked);
   }
   if (std::exception_ptr failed = poison_freed()) {
@@ -240,7 +240,7 @@ void DeviceHeap::empty_cache(c10::MempoolId_t mempool) {
 // since `changes_` was `changes`.
 bool DeviceHeap::wait_for_transits(uint64_t changes) {
   // Those threads may need the interpreter lock to continue.
-  const Waiting waiting("mem_free", device_, nullptr, "other threads that are freeing memory");
+  const TrackedWait waiting("mem_free", device_, nullptr, "other threads that are freeing memory");
   Lock lock(mutex_);
   const uint64_t end = next_transit_;
   const auto self = std::this_thread::get_id();

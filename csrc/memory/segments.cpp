@@ -66,7 +66,7 @@ Block* DeviceHeap::allocate(Stream& stream, size_t bytes) {
   }
   if (C10_UNLIKELY(parked_.is_pollable() || unfilled_blocks_ != nullptr)) {
     lock.unlock();
-    if (std::exception_ptr error = process_parked(Effort::Poll)) {
+    if (std::exception_ptr error = process_parked(WaitMode::Poll)) {
       defer_error(std::move(error));
     }
     if (std::exception_ptr error = poison_freed()) {
@@ -196,7 +196,7 @@ void DeviceHeap::make_room() {
   } catch (...) {
     defer_error(std::current_exception());
   }
-  if (std::exception_ptr error = process_parked(Effort::Wait)) {
+  if (std::exception_ptr error = process_parked(WaitMode::Wait)) {
     defer_error(std::move(error));
   }
   if (std::exception_ptr error = poison_freed()) {
@@ -287,7 +287,7 @@ std::unique_ptr<Segment> DeviceHeap::query_driver(SizePool& pool, size_t bytes, 
       return nullptr;
     }
   } else {
-    const NotedCall noted("mem_alloc", device_);
+    const TrackedCall noted("mem_alloc", device_);
     const ob_status status = driver().mem_alloc(driver().self, device_, bytes, &segment->address);
     if (status == OB_OUT_OF_MEMORY) {
       const FailedEntry failed("mem_alloc", device_);

@@ -50,7 +50,7 @@ SharedMemory share_memory(const c10::DataPtr& ptr) {
           " the tensor into memory of the driver first");
   }
   const c10::DeviceIndex device = ptr.device().index();
-  refuse_gone(device);
+  ensure_usable(device);
   SharedMemory result;
   result.segment_bytes = segment.size;
   result.offset = block->address - segment.address;
@@ -76,7 +76,7 @@ uint64_t open_shared_memory(c10::DeviceIndex device, const std::string& handle) 
   check_device_index(device);
   ensure_open(device);
   uint64_t address = 0;
-  const NotedCall noted("ipc_open", device);
+  const TrackedCall noted("ipc_open", device);
   const ob_status status = driver().ipc_open(driver().self, device, handle.data(), handle.size(), &address);
   if (status == OB_NOT_FOUND) {
     raise(ErrorKind::InvalidArgument, status,

@@ -18,12 +18,12 @@ namespace {
 // Return true if waits for the device skip an external stream because a wait for it failed. It is
 // skipped until the user uses it again; an event of ours must not count as such a use.
 bool is_skipped(const Stream& stream) noexcept {
-  return stream.is_external && !stream.is_made.load(std::memory_order_acquire);
+  return stream.is_external && !stream.is_created.load(std::memory_order_acquire);
 }
 
 // Return true if the driver waits for all streams of the device, skipped ones included.
 bool synchronize_whole_device(c10::DeviceIndex device) {
-  const NotedCall noted("device_synchronize", device);
+  const TrackedCall noted("device_synchronize", device);
   return driver().device_synchronize && !is_capturing_natively() &&
          driver().device_synchronize(driver().self, device) == OB_OK;
 }
@@ -38,7 +38,7 @@ void StreamUses::add(StreamUse* use) noexcept {
 
 // Make this thread the processing thread, with the uses added since the last visit. Return false
 // if another thread processes, or this thread itself, further up the stack.
-bool StreamUses::enter(Effort effort, UseList* out_added) {
+bool StreamUses::enter(WaitMode wait_mode, UseList* out_added) {
   const auto self = std::this_thread::get_id();
   for (;;) {
     {
@@ -49,13 +49,13 @@ bool StreamUses::enter(Effort effort, UseList* out_added) {
         *out_added = std::exchange(added_, {});
         return true;
       }
-      if (effort != Effort::Wait || processing_thread_ == self) {
+      if (wait_mode != WaitMode::Wait || processing_thread_ == self) {
         return false;
       }
     }
     // The other thread may need the interpreter lock to continue.
-    const Waiting waiting("event_query", OB_HOST, nullptr,
-                          "another thread that is checking which memory is still in use");
+    const TrackedWait waiting("event_query", OB_HOST, nullptr,
+                              "another thread that is checking which memory is still in use");
     std::unique_lock lock(mutex_);
     processing_ended_.wait(lock, [this] { return !is_processing_.load(); });
   }
@@ -102,8 +102,8 @@ bool StreamUses::record_all(Queue& queue) {
 }
 
 // Move finished uses from the queue to processed->done.
-void StreamUses::advance(Queue& queue, Effort effort, ProcessedUses* processed) {
-  const Unobserved unobserved;  // the program does not know what the allocator sees
+void StreamUses::advance(Queue& queue, WaitMode wait_mode, ProcessedUses* processed) {
+  const DisableObserver unobserved;  // the program does not know what the allocator sees
   const auto finish = [&](UseList& uses) {
     StreamUse* use = uses.pop();
     use->event = Event();
@@ -111,17 +111,17 @@ void StreamUses::advance(Queue& queue, Effort effort, ProcessedUses* processed) 
     --queue.count;
     processed->done.append(use);
   };
-  if (queue.is_failing && effort == Effort::Poll) {
+  if (queue.is_failing && wait_mode == WaitMode::Poll) {
     return;
   }
   try {
     // A record waits for the programs of the stream's launches.
     const bool is_recorded =
-        (effort == Effort::Poll && has_pending(*queue.stream) && !outboard::submit_ready(*queue.stream))
+        (wait_mode == WaitMode::Poll && has_pending(*queue.stream) && !outboard::submit_ready(*queue.stream))
             ? false
             : record_all(queue);
     while (const StreamUse* use = queue.recorded.head) {
-      if (effort == Effort::Wait) {
+      if (wait_mode == WaitMode::Wait) {
         use->event.drain();
       } else if (!use->event.query()) {
         break;
@@ -146,7 +146,7 @@ void StreamUses::advance(Queue& queue, Effort effort, ProcessedUses* processed) 
     }
     queue.unrecorded.splice_front(queue.recorded);
   }
-  const bool may_drain = effort == Effort::Wait && capture_of(*queue.stream) == nullptr;
+  const bool may_drain = wait_mode == WaitMode::Wait && capture_of(*queue.stream) == nullptr;
   std::exception_ptr drain_error = processed->error;  // a failure of this stream was reported above
   if (may_drain && drain(*queue.stream, false, &drain_error)) {
     while (queue.unrecorded.head) {
@@ -157,10 +157,10 @@ void StreamUses::advance(Queue& queue, Effort effort, ProcessedUses* processed) 
   }
 }
 
-ProcessedUses StreamUses::process(Effort effort) {
+ProcessedUses StreamUses::process(WaitMode wait_mode) {
   ProcessedUses processed;
   UseList added;
-  if (is_empty() || !enter(effort, &added)) {
+  if (is_empty() || !enter(wait_mode, &added)) {
     return processed;
   }
   try {
@@ -171,7 +171,7 @@ ProcessedUses StreamUses::process(Effort effort) {
     }
     for (Queue& queue : queues_) {
       if (queue.count != 0) {
-        advance(queue, effort, &processed);
+        advance(queue, wait_mode, &processed);
       }
     }
   } catch (...) {  // no memory for a queue: the rest is tried again

@@ -53,9 +53,9 @@ struct UseList {
   }
 };
 
-// How hard to try. Poll never waits, and skips streams that have failed. Retry, for use after a
+// Poll never waits, and skips streams that have failed. Retry, for use after a
 // wait, queries failed streams again. Wait waits for all streams.
-enum class Effort { Poll, Retry, Wait };
+enum class WaitMode { Poll, Retry, Wait };
 
 // The result of processing. The failure was not reported before; the caller must raise it, once.
 struct ProcessedUses {
@@ -89,7 +89,7 @@ class OUTBOARD_API StreamUses {
   // Finish uses that are done. Calls the driver: call it with no lock held. One thread processes
   // at a time; others return at once, except that Wait waits for its turn. Uses of a capturing
   // stream wait for the end of the capture.
-  ProcessedUses process(Effort effort);
+  ProcessedUses process(WaitMode wait_mode);
 
   // Wait for the stream. With `is_whole_device`, or if the stream cannot be waited for, wait for
   // its device. Return false if neither succeeds. Store a failure in *out_error, unless it is set
@@ -109,10 +109,10 @@ class OUTBOARD_API StreamUses {
     bool is_reported = false;
   };
 
-  bool enter(Effort effort, UseList* out_added);
+  bool enter(WaitMode wait_mode, UseList* out_added);
   void leave() noexcept;
   Queue& queue_of(Stream& stream);
-  void advance(Queue& queue, Effort effort, ProcessedUses* processed);
+  void advance(Queue& queue, WaitMode wait_mode, ProcessedUses* processed);
   static bool record_all(Queue& queue);
 
   std::mutex mutex_;

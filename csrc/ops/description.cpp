@@ -63,7 +63,7 @@ void describe_checks(const Operator& op, Notes& notes) {
   for (const OverlapRule& rule : op.checks->overlaps) {
     std::string text = "memory overlap of " + name_of(op, rule.written);
     text += rule.refuses_internal ? " among its own elements" : "";
-    for (const uint8_t place : rule.wholly) {
+    for (const uint8_t place : rule.disjoint) {
       text += ", with " + name_of(op, place);
     }
     for (const uint8_t place : rule.partly) {

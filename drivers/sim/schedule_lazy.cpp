@@ -134,9 +134,9 @@ class LazyScheduler final : public Scheduler {
       }
       Stream* const highest = *std::max_element(candidates_.begin(), candidates_.end(),
                                                 [](const Stream* a, const Stream* b) { return a->rank < b->rank; });
-      const auto fall = std::find(falls_.begin(), falls_.end(), decisions_);
-      if (fall == falls_.end() || !may_change()) return highest;
-      highest->rank = falls_.begin() - fall - 1;
+      const auto fall = std::find(change_points_.begin(), change_points_.end(), decisions_);
+      if (fall == change_points_.end() || !may_change()) return highest;
+      highest->rank = change_points_.begin() - fall - 1;
     }
   }
 
@@ -144,10 +144,11 @@ class LazyScheduler final : public Scheduler {
   void begin_epoch() {
     ++epoch_;
     decisions_ = 0;
-    falls_.clear();
-    while (falls_.size() < depth_ - 1) {
+    change_points_.clear();
+    while (change_points_.size() < depth_ - 1) {
       const size_t fall = 1 + draw(epoch_length_);
-      if (std::find(falls_.begin(), falls_.end(), fall) == falls_.end()) falls_.push_back(fall);
+      if (std::find(change_points_.begin(), change_points_.end(), fall) == change_points_.end())
+        change_points_.push_back(fall);
     }
   }
 
@@ -202,7 +203,7 @@ class LazyScheduler final : public Scheduler {
   size_t epoch_length_ = 0;    // in decisions
   uint64_t epoch_ = 0;
   size_t decisions_ = 0;       // of the epoch
-  std::vector<size_t> falls_;  // the decisions at which the i-th rank below all is given
+  std::vector<size_t> change_points_;  // the decisions at which the i-th rank below all is given
   uint64_t changes_made_ = 0;
 
   std::atomic<uint64_t> queued_at_last_poll_{0};

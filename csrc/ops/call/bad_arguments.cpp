@@ -90,7 +90,7 @@ bool divides_by_zero(const Arguments& args) {
   return divisor.is_cpu() && divisor.numel() == 1 && !divisor.item<bool>();
 }
 
-bool is_no_truth(const Arguments& args) {
+bool is_not_one_element(const Arguments& args) {
   return args.tensor(0).numel() != 1;
 }
 

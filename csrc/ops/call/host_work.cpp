@@ -85,7 +85,7 @@ void HostWork::run_at(const WorkPosition& position, void (HostWork::*body)()) no
     if (this != passed_work) {
       in_context.emplace(context_);
     }
-    const KeepWarnings keep_warnings(*position.stream, name());
+    const DeferWarnings keep_warnings(*position.stream, name());
     const c10::impl::ForceDispatchKeyGuard below_autograd(below_autograd_keys());
     (this->*body)();
   } catch (...) {

@@ -47,7 +47,7 @@ void refuse_overlap(const OverlapRule& rule, const Call& call) {
       }
     });
   }
-  for (const uint8_t index : rule.wholly) {
+  for (const uint8_t index : rule.disjoint) {
     call.for_each_tensor(index, [&](size_t, const at::Tensor& other) {
       if (C10_UNLIKELY(is_strided(other) && may_share(written, other))) {
         at::assert_no_overlap(written, other);
@@ -79,7 +79,7 @@ std::vector<OverlapRule> overlap_rules(const Operator& op) {
           rule.partly.push_back(index);
           break;
         case 'f':
-          rule.wholly.push_back(index);
+          rule.disjoint.push_back(index);
           break;
         default:
           break;

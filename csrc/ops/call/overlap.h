@@ -16,7 +16,7 @@ struct OverlapRule {
   uint8_t written;
   bool refuses_internal;        // its own elements must not share memory
   std::vector<uint8_t> partly;  // may be the same tensor, but must not overlap otherwise
-  std::vector<uint8_t> wholly;  // arguments that must not overlap it at all
+  std::vector<uint8_t> disjoint;  // arguments that must not overlap it at all
 };
 
 // Return an operator's rules from the generated table. Empty for an operator that writes no

@@ -107,7 +107,7 @@ at::Tensor span_to_cpu(const at::Tensor& tensor, Stream& stream) {
 }
 
 bool try_within_device(const at::Tensor& src, const at::Tensor& dst);
-void within_device(const at::Tensor& src, const at::Tensor& dst);
+void copy_within_device(const at::Tensor& src, const at::Tensor& dst);
 
 at::Tensor expanded(const at::Tensor& tensor, const at::Tensor& dst) {
   return tensor.sizes() == dst.sizes() ? tensor : tensor.expand(dst.sizes());
@@ -215,12 +215,12 @@ bool copy_lazy(const at::Tensor& src, const at::Tensor& dst) {
   if (conjugates && src.is_complex()) {
     at::conj_physical_out(to, negates ? at::neg(from) : from);
   } else if (conjugates) {
-    within_device(negates ? at::neg(from) : from, to);
+    copy_within_device(negates ? at::neg(from) : from, to);
     at::conj_physical_(to);
   } else if (negates) {
-    within_device(at::neg(src.is_neg() ? from : from.to(dst.scalar_type())), to);
+    copy_within_device(at::neg(src.is_neg() ? from : from.to(dst.scalar_type())), to);
   } else {
-    within_device(from, to);
+    copy_within_device(from, to);
   }
   return true;
 }
@@ -238,14 +238,14 @@ bool try_within_device(const at::Tensor& src, const at::Tensor& dst) {
   }
   if (do_spans_overlap(src, dst)) {  // for example x[:, 1:] = x[:, :-1]: drivers copy only between disjoint memory
     const at::Tensor contiguous_copy = staging_like(src, src.device().index(), src.scalar_type());
-    within_device(src, contiguous_copy);
-    within_device(contiguous_copy, dst);
+    copy_within_device(src, contiguous_copy);
+    copy_within_device(contiguous_copy, dst);
     return true;
   }
   return copy_strided_by_driver(src, dst, stream) || copy_by_plan(src, dst);
 }
 
-void within_device(const at::Tensor& src, const at::Tensor& dst) {
+void copy_within_device(const at::Tensor& src, const at::Tensor& dst) {
   if (try_within_device(src, dst)) {
     return;
   }
@@ -273,11 +273,11 @@ void between_devices(const at::Tensor& source, const at::Tensor& dst) {
   at::Tensor src = source;
   if (!is_linear(src, dst)) {
     src = staging_like(dst, src_device, dst.scalar_type());
-    within_device(source, src);
+    copy_within_device(source, src);
     if (!is_linear(src, dst)) {
       const at::Tensor staging = staging_like(dst, dst_device, dst.scalar_type());
       between_devices(src, staging);
-      within_device(staging, dst);
+      copy_within_device(staging, dst);
       return;
     }
   }
@@ -319,7 +319,7 @@ at::Tensor copy_from(const at::Tensor& source, const at::Tensor& dst, bool non_b
   }
   if (from_device && to_our_device) {
     if (src.device() == dst.device()) {
-      within_device(src, dst);
+      copy_within_device(src, dst);
     } else {
       between_devices(src, dst);
     }

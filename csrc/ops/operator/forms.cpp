@@ -142,7 +142,7 @@ std::vector<std::string> overloads_of(const std::string& base) {
   return names;
 }
 
-std::optional<c10::OperatorHandle> proven_out_form(const c10::OperatorHandle& functional) {
+std::optional<c10::OperatorHandle> find_out_form(const c10::OperatorHandle& functional) {
   const std::string name = toString(functional.operator_name());
   const auto* row = std::lower_bound(std::begin(kOutForms), std::end(kOutForms), OutForm{name, nullptr}, by_name);
   if (row == std::end(kOutForms) || row->functional != name) {

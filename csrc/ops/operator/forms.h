@@ -50,6 +50,6 @@ std::pair<std::string, std::string> split_operator_name(const std::string& name)
 std::vector<std::string> overloads_of(const std::string& base);
 
 // Return the out= overload that may replace the functional form on the host.
-std::optional<c10::OperatorHandle> proven_out_form(const c10::OperatorHandle& functional);
+std::optional<c10::OperatorHandle> find_out_form(const c10::OperatorHandle& functional);
 
 }  // namespace outboard

@@ -107,7 +107,7 @@ int8_t aliased_argument(const c10::FunctionSchema& schema, const c10::AliasInfo&
 struct OperatorTable {
   std::mutex mutex;
   std::unordered_map<c10::OperatorName, std::unique_ptr<Operator>> operators;
-  std::vector<std::unique_ptr<Operator>> retired;
+  std::vector<std::unique_ptr<Operator>> deregistered;
   std::unordered_set<c10::OperatorName> kept;
 };
 OperatorTable& table() {
@@ -135,7 +135,7 @@ class DeregistrationListener final : public c10::OpRegistrationListener {
     }
     it->second->deregistered_schema = toString(op.schema());
     it->second->is_deregistered.store(true, std::memory_order_relaxed);
-    table().retired.push_back(std::move(it->second));
+    table().deregistered.push_back(std::move(it->second));
     table().operators.erase(it);
   }
 };
@@ -143,7 +143,7 @@ class DeregistrationListener final : public c10::OpRegistrationListener {
 // Keep the kernel registered for an operator by name if the operator is
 // defined again with the same schema.
 void inherit_native(Operator& op) {
-  for (auto it = table().retired.rbegin(); it != table().retired.rend(); ++it) {
+  for (auto it = table().deregistered.rbegin(); it != table().deregistered.rend(); ++it) {
     if ((*it)->name == op.name) {
       if ((*it)->deregistered_schema == toString(op.handle.schema())) {
         op.native.store((*it)->native.load(), std::memory_order_release);
@@ -229,7 +229,7 @@ Operator::Operator(const c10::OperatorHandle& operator_handle)
   }
   returns_sizes &= kind == OpKind::Waits;
   if (kind == OpKind::Makes) {
-    out_variant = proven_out_form(handle);
+    out_variant = find_out_form(handle);
   }
   completion(*this);
 }

@@ -114,8 +114,8 @@ struct Operator {
 };
 
 // Return the operator of a handle. Created on first use; lives as long as the process. If an
-// operator is redefined, it gets a new object; the old one is retired but not freed, because calls
-// may hold it.
+// operator is redefined, it gets a new object; the old one is deregistered but not freed, because
+// calls may hold it.
 Operator& operator_for(const c10::OperatorHandle& handle);
 // Return the operator by name ("aten::add", "Tensor"). Raise torch's error if there is none.
 Operator& operator_named(const std::string& name, const char* overload = "");

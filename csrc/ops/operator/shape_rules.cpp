@@ -355,8 +355,8 @@ std::tuple<Tensor, Tensor> deviation_and_mean(const Tensor& self, OptionalIntArr
 
 // For median, mode and similar operators along a dimension; `values` and `indices` have no
 // elements yet, or the result's shape.
-std::tuple<Tensor&, Tensor&> picked_out(const Tensor& self, int64_t dim, bool keepdim, Tensor& values,
-                                        Tensor& indices) {
+std::tuple<Tensor&, Tensor&> resize_to_selection(const Tensor& self, int64_t dim, bool keepdim, Tensor& values,
+                                                 Tensor& indices) {
   TORCH_CHECK(self.numel() > 0 && !self.is_complex());
   TORCH_CHECK(values.scalar_type() == self.scalar_type() && indices.scalar_type() == at::kLong);
   at::DimVector sizes(self.sizes());
@@ -372,13 +372,13 @@ std::tuple<Tensor&, Tensor&> picked_out(const Tensor& self, int64_t dim, bool ke
 std::tuple<Tensor&, Tensor&> kth_out(const Tensor& self, int64_t k, int64_t dim, bool keepdim, Tensor& values,
                                      Tensor& indices) {
   TORCH_CHECK(k > 0 && k <= (self.dim() == 0 ? 1 : self.size(dim)));
-  return picked_out(self, dim, keepdim, values, indices);
+  return resize_to_selection(self, dim, keepdim, values, indices);
 }
 
 std::tuple<Tensor, Tensor> mode(const Tensor& self, int64_t dim, bool keepdim) {
   Tensor values = empty_of(self, {0}, self.scalar_type());
   Tensor indices = empty_of(self, {0}, at::kLong);
-  return picked_out(self, dim, keepdim, values, indices);
+  return resize_to_selection(self, dim, keepdim, values, indices);
 }
 
 Tensor dot(const Tensor& self, const Tensor& other) {

@@ -21,7 +21,7 @@ namespace outboard {
 namespace {
 
 // Return true if every dtype holds the number, wrapped or not.
-bool every_type_holds(const c10::Scalar& value) {
+bool fits_every_dtype(const c10::Scalar& value) {
   constexpr double kLargest = 127;
   return !value.isComplex() && std::abs(value.toDouble()) <= kLargest;
 }
@@ -69,7 +69,7 @@ at::Tensor& fill_scalar(at::Tensor& self, const c10::Scalar& value) {
   if (Observer* active = observer(); C10_UNLIKELY(active != nullptr)) {
     observe_tensors(*active, "aten::fill_", self.device().index(), self, {});
   }
-  const at::Tensor element = C10_LIKELY(every_type_holds(value)) ? at::Tensor() : filled_on_cpu(self, value);
+  const at::Tensor element = C10_LIKELY(fits_every_dtype(value)) ? at::Tensor() : filled_on_cpu(self, value);
   if (self.numel() > 0 && !fill_by_driver(self, value, element)) {
     static Operator& op = operator_named("aten::fill_", "Scalar");
     torch::jit::Stack stack{without_repeats(self), value};

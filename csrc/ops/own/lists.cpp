@@ -252,7 +252,7 @@ ListRecipeRef ListOperator::ask_for_recipe(c10::ArrayRef<c10::IValue> arguments,
   }
   BuiltPlan& built = *out_refusal;
   for (bool is_dropped = true; is_dropped;) {
-    const NotedCall noted("the builder of plans", device, nullptr, op_.name.c_str());
+    const TrackedCall noted("the builder of plans", device, nullptr, op_.name.c_str());
     built = active_builder->build_chunks(op_, first_elements(arguments), device);
     if (!built.refusal.empty()) {
       return nullptr;

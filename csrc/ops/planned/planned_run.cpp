@@ -368,7 +368,7 @@ class Run {
       if (argument.kind == PlanArgument::Kind::Tensor) {
         launch.add(tensor(argument.tensors[0]));
       } else {
-        launch.add(argument.kind == PlanArgument::Kind::Turn ? 0 : static_cast<uint64_t>(take(1)[0]));
+        launch.add(argument.kind == PlanArgument::Kind::RepeatIndex ? 0 : static_cast<uint64_t>(take(1)[0]));
       }
     }
     return launch;
@@ -386,7 +386,7 @@ class Run {
     for (int64_t turn = 0; turn < turns; ++turn) {
       for (size_t i = 0; i < steps.size(); ++i) {
         for (size_t place = 0; place < steps[i].arguments.size(); ++place) {
-          if (steps[i].arguments[place].kind == PlanArgument::Kind::Turn) {
+          if (steps[i].arguments[place].kind == PlanArgument::Kind::RepeatIndex) {
             launches[i].replace(place, static_cast<uint64_t>(turn));
           }
         }

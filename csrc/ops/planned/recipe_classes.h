@@ -139,7 +139,7 @@ class RecipeClasses {
       } else if (group->is_building) {
         lock.unlock();
         // The building thread needs the interpreter lock.
-        const Waiting waiting("the builder of plans", device, nullptr, op.c_str());
+        const TrackedWait waiting("the builder of plans", device, nullptr, op.c_str());
         std::unique_lock class_lock(mutex_);
         wait_for_thread(waiting, built_, class_lock, [&] { return !group->is_building; });
       } else {

@@ -388,7 +388,7 @@ std::shared_ptr<const PlannedCall> OperatorRecipes::build(const FlatCall& flat, 
   group->failure.raise_if_recent();
   BuiltPlan built;
   try {
-    const NotedCall noted("the builder of plans", call.device(), nullptr, call.op().name.c_str());
+    const TrackedCall noted("the builder of plans", call.device(), nullptr, call.op().name.c_str());
     built = active_builder->build(call, numbers(call), key.is_aliased);
   } catch (...) {
     group->failure.keep_current();

@@ -11,10 +11,10 @@ namespace {
 constexpr uint64_t kAlignment = 512;
 
 // Lets this thread allocate while a stream captures: an allocation is not part of a graph.
-class Uncaptured {
+class CaptureModeGuard {
  public:
-  explicit Uncaptured(const Driver& driver) : driver_(driver) { exchange(); }
-  ~Uncaptured() { exchange(); }
+  explicit CaptureModeGuard(const Driver& driver) : driver_(driver) { exchange(); }
+  ~CaptureModeGuard() { exchange(); }
 
  private:
   void exchange() { static_cast<void>(driver_.api.ThreadExchangeStreamCaptureMode(&mode_)); }
@@ -34,7 +34,7 @@ ob_status mem_alloc(void* self, int32_t index, uint64_t bytes, uint64_t* out_add
   return on_device(self, index, "mem_alloc", [&](Driver& driver, Device& device) -> ob_status {
     if (bytes == 0) return fail(OB_INVALID_ARGUMENT, "device %d: mem_alloc of 0 bytes", index);
     if (bytes > device.total_memory) return out_of_memory(driver, device, bytes);
-    const Uncaptured uncaptured(driver);
+    const CaptureModeGuard uncaptured(driver);
     CUdeviceptr base = 0;
     CUresult code = driver.api.MemAlloc(&base, bytes);
     if (code == CUDA_SUCCESS && base % kAlignment != 0) {  // CUDA guarantees only 256
@@ -55,7 +55,7 @@ ob_status mem_free(void* self, int32_t index, uint64_t address) {
     if (!device.memory.take(address, &range)) {
       return fail(OB_INVALID_ARGUMENT, "device %d: no allocation begins at 0x%" PRIx64, index, address);
     }
-    const Uncaptured uncaptured(driver);
+    const CaptureModeGuard uncaptured(driver);
     return check(driver, device, driver.api.MemFree(range.owner), "cuMemFree");
   });
 }
@@ -84,14 +84,14 @@ ob_status on_any_device(void* self, const char* entry, Body&& body) {
 
 ob_status host_alloc(void* self, uint64_t bytes, void** out_pointer) {
   return on_any_device(self, "host_alloc", [&](Driver& driver, Device& device) {
-    const Uncaptured uncaptured(driver);
+    const CaptureModeGuard uncaptured(driver);
     return check(driver, device, driver.api.MemHostAlloc(out_pointer, bytes, kHostPortable), "cuMemHostAlloc");
   });
 }
 
 ob_status host_free(void* self, void* pointer) {
   return on_any_device(self, "host_free", [&](Driver& driver, Device& device) {
-    const Uncaptured uncaptured(driver);
+    const CaptureModeGuard uncaptured(driver);
     return check(driver, device, driver.api.MemFreeHost(pointer), "cuMemFreeHost");
   });
 }

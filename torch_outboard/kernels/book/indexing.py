@@ -315,7 +315,7 @@ def _embedding_renorm(self: torch.Tensor, indices: torch.Tensor, max_norm: float
 OPERATORS = (
     Operator(
         "aten::_assert_async",
-        facts=Facts(checked_values="values", kernel_checks=True, bad_arguments={"self": "is_no_truth"}),
+        facts=Facts(checked_values="values", kernel_checks=True, bad_arguments={"self": "is_not_one_element"}),
     ),
     Operator("aten::_assert_async.default", decomposition=_assert_async),
     Operator(

@@ -141,7 +141,7 @@ OPERATORS = (
     ),
     Operator("aten::median.default", decomposition=_median),
     Operator("aten::median.dim", decomposition=_median_of),
-    Operator("aten::median.dim_values aten::nanmedian.dim_values", facts=Facts(shape_rule="picked_out")),
+    Operator("aten::median.dim_values aten::nanmedian.dim_values", facts=Facts(shape_rule="resize_to_selection")),
     Operator("aten::mode", facts=Facts(bad_arguments={"self dim": "reduces_nothing"})),
     Operator("aten::mode.default", decomposition=_mode, facts=Facts(shape_rule="mode")),
     Operator("aten::nanmedian.default", decomposition=_nanmedian),

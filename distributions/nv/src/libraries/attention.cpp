@@ -70,7 +70,7 @@ struct Call {
 
 // Return true if cuDNN takes memory with these strides: adjacent columns,
 // all else in units of 16 bytes.
-bool is_taken(const Sizes& sizes, const Sizes& strides, int64_t least) {
+bool is_supported_layout(const Sizes& sizes, const Sizes& strides, int64_t least) {
   if (strides[3] != 1) return false;
   for (size_t dim = 0; dim < 3; ++dim) {
     if (sizes[dim] != 1 && (strides[dim] % kAlignedElements != 0 || strides[dim] < least)) return false;
@@ -100,7 +100,7 @@ Operand* add(TensorRole role, const ob_tensor& tensor, Call* call) {
   for (size_t dim = 0; dim < 4; ++dim) {
     if (operand.tensor.sizes[dim] == 1) operand.given[dim] = dense[dim];
   }
-  operand.is_copied = !is_taken(operand.tensor.sizes, operand.given, 1) || tensor.data % 16 != 0;
+  operand.is_copied = !is_supported_layout(operand.tensor.sizes, operand.given, 1) || tensor.data % 16 != 0;
   operand.tensor.strides = operand.is_copied ? dense : operand.given;
   call->operands.push_back(operand);
   return &call->operands.back();
@@ -173,7 +173,7 @@ void add_mask(const ob_tensor& tensor, const Sizes& scores, Call* call) {
     if (sizes[dim] == 1) operand.given[dim] = padded[dim];
   }
   if (scores[3] == 1) operand.given[3] = 1;
-  operand.is_copied = !is_taken(sizes, operand.given, 0) || tensor.data % 16 != 0;
+  operand.is_copied = !is_supported_layout(sizes, operand.given, 0) || tensor.data % 16 != 0;
   operand.tensor.strides = operand.is_copied ? padded : operand.given;
   call->operands.push_back(operand);
 }
