@@ -19,7 +19,7 @@ namespace {
 constexpr int64_t kMaxHead = 256;
 constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
 constexpr int64_t kAlignedElements = 8;  // elements: cuDNN reads 16 bytes at once
-constexpr int kMinMajor = 8;  // major compute capability
+constexpr int kMinComputeMajor = 8;  // major compute capability
 constexpr size_t kMinVersion = 90900;  // versions of cuDNN
 constexpr size_t kMinVersionForInfinity = 91000;
 constexpr size_t kMinVersionForRaggedKeys = 91501;
@@ -213,7 +213,7 @@ void read_numbers(size_t dropout, size_t causal, size_t scale, Call* call) {
 // Refuse what a version of the library or a chip computes wrongly or not at all.
 void check_versions(const Device& device, const cudnn::Library& library, Call* call) {
   const size_t version = library.version;
-  if (device.major < kMinMajor) call->refuse("attention needs sm_80 or newer");
+  if (device.major < kMinComputeMajor) call->refuse("attention needs sm_80 or newer");
   if (version < kMinVersion) call->refuse("attention needs version 9.9 or newer");
   if (version == 91000 || version == 91001) call->refuse("attention is not used in versions 9.10.0 and 9.10.1");
   if (call->problem.is_backward && version < kMinVersionForRaggedKeys && call->sizes_of(kKey)[2] % 128 != 0) {

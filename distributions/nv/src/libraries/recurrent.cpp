@@ -15,7 +15,7 @@ namespace nv::recurrent {
 namespace {
 
 constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
-constexpr int kMinMajorForBFloat16 = 8;  // major compute capability
+constexpr int kMinComputeMajorForBFloat16 = 8;  // major compute capability
 constexpr size_t kMinVersionForBFloat16 = 91300;  // version of cuDNN
 
 // The arguments that both operators have. From `first` on: the input, the weights and the initial
@@ -92,7 +92,8 @@ const char* describe(const Call& call, const Device& device, const cudnn::Librar
   const std::optional<int> type = cudnn::type_of(call.input.dtype);
   if (!type.has_value()) return "unsupported dtype";
   if (!library.has_recurrent) return "the library has no recurrent nets";
-  if (*type == cudnn::kBFloat16 && (device.major < kMinMajorForBFloat16 || library.version < kMinVersionForBFloat16)) {
+  if (*type == cudnn::kBFloat16 &&
+      (device.major < kMinComputeMajorForBFloat16 || library.version < kMinVersionForBFloat16)) {
     return "bfloat16 needs sm_80 or newer and version 9.13 or newer";
   }
   if (call.kind < 0 || call.kind > 3 || (call.cx != nullptr) != (call.kind == 0)) return "unknown kind of net";
