@@ -32,7 +32,7 @@ constexpr std::array<std::string_view, 15> kUntagged{
 };
 
 bool may_flatten(const Operator& op) {
-  return op.is_torchs && (op.kind == OpKind::Makes || op.kind == OpKind::Writes) && !op.is_random &&
+  return op.is_torch_operator && (op.kind == OpKind::Makes || op.kind == OpKind::Writes) && !op.is_random &&
          (op.handle.hasTag(at::Tag::pointwise) || std::binary_search(kUntagged.begin(), kUntagged.end(), op.name));
 }
 

@@ -93,8 +93,8 @@ CALLS_OF_PACK = """{"programs": []}
 def test_a_pack_replaces_the_compiler(fakes, tmp_path, monkeypatch):
     """With a pack that was built without a GPU, a process has every program, and needs neither NVRTC nor Inductor.
 
-    Chips with different memory share all plans except plans of products, whose tiles depend on the memory. Nine programs
-    for each chip are those of the driver's library.
+    Chips with different memory share all plans except plans of products, whose tiles depend on the memory. Nine
+    programs for each chip are those of the driver's library.
     """
     monkeypatch.delenv("TORCHINDUCTOR_VEC_ISA_OK", raising=False)  # tests may set this; packs are built without it
     pack, calls = tmp_path / "pack", tmp_path / "calls"

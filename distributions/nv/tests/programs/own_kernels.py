@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Copies and fills by the CUDA driver's own kernels, with NVRTC and without: python own_kernels.py LIBCUDA NVRTC [stored]
+"""Copies and fills by the CUDA driver's own kernels: python own_kernels.py LIBCUDA NVRTC [stored]
 
 LIBCUDA is built from fake_cuda.cpp. It runs no kernels, but writes their launches to the file FAKE_CUDA_LAUNCHES. If
 NVRTC cannot compile for the chip, copies and fills go through the host, and results must be right. With `stored`, an
