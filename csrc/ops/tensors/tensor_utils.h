@@ -26,8 +26,8 @@ at::Tensor make_device_tensor(Stream& stream, c10::ScalarType dtype, c10::IntArr
 // Do the same, and compute the span.
 at::Tensor make_device_tensor(Stream& stream, c10::ScalarType dtype, c10::IntArrayRef sizes, c10::IntArrayRef strides);
 
-// Return a contiguous view of one dimension, of `length` elements from the tensor's element `offset`
-// on in memory.
+// Return a contiguous view of one dimension: `length` elements in memory from the tensor's element
+// `offset` on.
 at::Tensor flat_view(const at::Tensor& of, int64_t offset, int64_t length);
 
 // Return the bytes of memory that hold the elements from element `offset` on; 0 if there are none.
