@@ -55,6 +55,12 @@ def test_another_engine_runs_while_one_compiles(run_program, fakes, tmp_path, ca
     run_program("interim_engines.py", *libraries, case, OUTBOARD_KERNEL_CACHE_DIR=str(tmp_path), **variables)
 
 
+def test_programs_are_built_while_engines_compile(run_program, fakes, nvrtc):
+    libraries = [fakes("fake_cuda", "libcuda.so.1"), fakes("fake_cudnn", "libcudnn.so.9")]
+    variables = {"OB_FAKE_CUDNN_COMPILES": "0", "OUTBOARD_BUILD_THREADS": "2", "FAKE_CUDA_MAJOR": "9"}
+    run_program("interim_engines.py", *libraries, "builds_go_on", nvrtc, OUTBOARD_KERNEL_CACHE_DIR="", **variables)
+
+
 @pytest.mark.usefixtures("nvrtc")
 def test_attention_by_the_vendors_library(run_program, fakes):
     libraries = [fakes("fake_cuda", "libcuda.so.1"), fakes("fake_cudnn", "libcudnn.so.9")]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Convolve while cuDNN compiles a kernel: python interim_engines.py LIBCUDA LIBCUDNN CASE
+"""Convolve while cuDNN compiles a kernel: python interim_engines.py LIBCUDA LIBCUDNN CASE [NVRTC]
 
 Runs without a GPU, with fake_cuda.cpp and fake_cudnn.cpp. The fake's engine OB_FAKE_CUDNN_COMPILES compiles as often as
 fakeCudnnCompile() allows. Engine 0 is cuDNN's first choice, engine 2 its second.
@@ -16,11 +16,12 @@ import time
 
 import torch
 
-os.environ["OUTBOARD_PROVIDERS"] = "native,host"
+os.environ["OUTBOARD_PROVIDERS"] = "native,generated" if sys.argv[4:] else "native,host"
 
 import torch_outboard
 
-module = torch_outboard.attach("nv", library=sys.argv[1], cudnn=sys.argv[2])
+options = {"nvrtc": sys.argv[4]} if sys.argv[4:] else {}
+module = torch_outboard.attach("nv", library=sys.argv[1], cudnn=sys.argv[2], **options)
 library = ctypes.CDLL(sys.argv[2])
 library.fakeCudnnEngine.restype = ctypes.c_int64
 library.fakeCudnnCompile.argtypes = [ctypes.c_int64]
@@ -78,10 +79,23 @@ def waits() -> None:
     assert engine_of_convolution() == int(os.environ["OB_FAKE_CUDNN_COMPILES"])
 
 
+def builds_go_on() -> None:
+    """Build a generated kernel's program while more engines compile than there are threads."""
+    weight = torch.randn(4, 4, 3, 3).to("nv:0")
+    for size in (9, 10, 11, 12):
+        torch.conv2d(torch.randn(2, 4, size, size).to("nv:0"), weight)
+    try:
+        weight.exp().sin()
+        module.synchronize()
+        assert sum(torch_outboard._C.count_builds()[:3]) > 0, "no thread of the pool built the program"
+    finally:
+        library.fakeCudnnCompile(8)
+
+
 def ends() -> None:
     """End the process while one kernel is being compiled and two others are queued."""
     assert [engine_of_convolution(size) for size in (9, 10, 11)] == [2, 2, 2]
     allow_soon(1)
 
 
-{case.__name__: case for case in (swaps, captures, waits, ends)}[sys.argv[3]]()
+{case.__name__: case for case in (swaps, captures, waits, builds_go_on, ends)}[sys.argv[3]]()
