@@ -13,7 +13,7 @@ namespace outboard {
 namespace {
 
 // Elementwise operators that torch does not tag as such, in alphabetical order.
-constexpr std::array<std::string_view, 15> kUntagged{
+constexpr std::array<std::string_view, 14> kUntagged{
     "aten::copy_",
     "aten::gelu_",
     "aten::hardsigmoid_backward",
@@ -28,8 +28,8 @@ constexpr std::array<std::string_view, 15> kUntagged{
     "aten::mish_backward",
     "aten::softplus_backward",
     "aten::threshold_",
-    "aten::threshold_backward",
 };
+static_assert(std::is_sorted(kUntagged.begin(), kUntagged.end()));
 
 bool may_flatten(const Operator& op) {
   return op.is_torch_operator && (op.kind == OpKind::Makes || op.kind == OpKind::Writes) && !op.is_random &&
