@@ -44,14 +44,8 @@ PyObject* share_storage(PyObject* object) {
   return to_python(std::tuple(handle, shared.segment_bytes, shared.offset));
 }
 
-PyObject* open_shared(c10::DeviceIndex device, PyObject* object) {
-  char* bytes = nullptr;
-  Py_ssize_t size = 0;
-  if (PyBytes_AsStringAndSize(object, &bytes, &size) != 0) {
-    return nullptr;
-  }
-  const std::string handle(bytes, static_cast<size_t>(size));
-  return to_python(unlocked_call([&] { return open_shared_memory(device, handle); }));
+PyObject* open_shared(c10::DeviceIndex device, Bytes handle) {
+  return to_python(unlocked_call([&] { return open_shared_memory(device, handle.content); }));
 }
 
 }  // namespace

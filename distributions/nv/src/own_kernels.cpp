@@ -5,6 +5,7 @@
 
 #include "nvrtc.h"
 #include "own_source.h"
+#include "recall.h"
 
 namespace nv {
 namespace {
@@ -36,10 +37,7 @@ std::string source_for(const std::string& type) {
 // is none, or if CUDA refuses it, so that the source is compiled.
 bool load_stored(Driver& driver, Device& device, const std::string& source, uint64_t* out_module) {
   std::string image;
-  const auto take = [](void* context, const void* bytes, size_t size) {
-    static_cast<std::string*>(context)->assign(static_cast<const char*>(bytes), size);
-  };
-  return driver.recall != nullptr && driver.recall(device.index, source.data(), source.size(), &image, take) == OB_OK &&
+  return recall_bytes(driver.recall, device.index, source, &image) &&
          build_image(driver, device, image.data(), nullptr, out_module) == OB_OK;
 }
 

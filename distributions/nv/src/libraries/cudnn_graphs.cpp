@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "../recall.h"
 #include "torch_outboard/support/error.h"
 
 namespace nv::cudnn {
@@ -181,12 +182,8 @@ std::string Session::store_key(const PlanKey& key) const {
 // Make the plan that an earlier process stored. Return false if there is none, or if cuDNN rejects
 // it for any reason, so that a plan is chosen anew.
 bool Session::recall(const std::string& key, Plan* out_plan) const {
-  if (core_.recall == nullptr) return false;
   std::string text;
-  const auto take = [](void* context, const void* bytes, size_t size) {
-    static_cast<std::string*>(context)->assign(static_cast<const char*>(bytes), size);
-  };
-  return core_.recall(core_.device, key.data(), key.size(), &text, take) == OB_OK &&
+  return recall_bytes(core_.recall, core_.device, key, &text) &&
          finish(library, handle_, kPlanText, kTypeChar, text.data(), static_cast<int64_t>(text.size()), out_plan);
 }
 
