@@ -37,20 +37,12 @@ bool may_flatten(const Operator& op) {
 }
 
 bool has_dense_elements(const at::Tensor& tensor) {
-  return tensor.device().type() == kDeviceType && tensor.layout() == c10::kStrided && tensor.numel() > 0 &&
-         tensor.is_non_overlapping_and_dense() && !tensor.is_conj() && !tensor.is_neg() && !tensor._is_zerotensor();
+  return is_device_tensor(*tensor.unsafeGetTensorImpl()) && tensor.numel() > 0 && has_plain_elements(tensor) &&
+         tensor.is_non_overlapping_and_dense() && !tensor._is_zerotensor();
 }
 
 bool has_layout(c10::IntArrayRef sizes, c10::IntArrayRef strides, const at::Tensor& as) {
-  if (!sizes.equals(as.sizes())) {
-    return false;
-  }
-  for (size_t i = 0; i < sizes.size(); ++i) {
-    if (sizes[i] != 1 && strides[i] != as.strides()[i]) {
-      return false;
-    }
-  }
-  return true;
+  return sizes.equals(as.sizes()) && same_strides(sizes, strides, as.strides());
 }
 
 // Return true if all tensors with dimensions have one dense layout, of several dimensions, and the

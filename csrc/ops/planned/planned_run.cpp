@@ -83,21 +83,6 @@ int64_t view_offset(c10::IntArrayRef sizes, c10::IntArrayRef strides, int64_t ow
   return offset;
 }
 
-// Return true if two layouts put each element at the same place.
-bool same_strides(c10::ArrayRef<int64_t> sizes, c10::ArrayRef<int64_t> a, c10::ArrayRef<int64_t> b) {
-  for (size_t i = 0; i < sizes.size(); ++i) {
-    if (sizes[i] == 0) {
-      return true;
-    }
-  }
-  for (size_t i = 0; i < sizes.size(); ++i) {
-    if (sizes[i] != 1 && a[i] != b[i]) {
-      return false;
-    }
-  }
-  return true;
-}
-
 BufferShape shape_of_argument(const at::Tensor& tensor) {
   return {true,
           false,

@@ -87,6 +87,20 @@ bool is_dense(const c10::TensorImpl& tensor) {
   return tensor.is_non_overlapping_and_dense();
 }
 
+bool same_strides(c10::IntArrayRef sizes, c10::IntArrayRef a, c10::IntArrayRef b) {
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    if (sizes[i] == 0) {
+      return true;
+    }
+  }
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    if (sizes[i] != 1 && a[i] != b[i]) {
+      return false;
+    }
+  }
+  return true;
+}
+
 bool has_plain_elements(const at::Tensor& tensor) {
   static const c10::DispatchKeySet others({c10::DispatchKey::Sparse, c10::DispatchKey::SparseCsr,
                                            c10::DispatchKey::Quantized, c10::DispatchKey::NestedTensor});

@@ -40,6 +40,9 @@ ObservedAccess access_to(const at::Tensor& tensor, bool is_write);
 // Return true if the elements fill one gapless range, each element once, in any order.
 bool is_dense(const c10::TensorImpl& tensor);
 
+// Return true if two layouts of these sizes put each element at the same place.
+bool same_strides(c10::IntArrayRef sizes, c10::IntArrayRef a, c10::IntArrayRef b);
+
 // Return true if the elements are in one storage according to sizes and strides, without lazy
 // conversion.
 bool has_plain_elements(const at::Tensor& tensor);
